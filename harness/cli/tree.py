@@ -1,0 +1,68 @@
+"""``branchline tree``: a session's tree, drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from harness.cli.drawn_tree import ASCII, DRAWN, Tree, draw, tree_of
+from harness.cli.entry_ids import ShortIds
+from harness.cli.entry_lines import describe, kind_of
+from harness.cli.failures import DONE
+from harness.cli.reading import all_entries, open_to_read, told
+from harness.cli.screen import Line, Screen, Span
+from harness.cli.shelf import Place, find_session_or_file, sessions_root
+from storage.entries import Entry
+
+TEXT_LENGTH = 100
+"""Characters of an entry's text; a terminal cuts it to its width."""
+
+
+def run_tree(screen: Screen, given: str, *, root: Path | None, everything: bool) -> int:
+    """Draw the tree of the session that ``given`` names."""
+    place = find_session_or_file(given, sessions_root(root))
+    anyio.run(_tree, screen, place, everything)
+    return DONE
+
+
+async def _tree(screen: Screen, place: Place, everything: bool) -> None:
+    async with open_to_read(place, on_corrupt="skip") as session:
+        entries = [entry async for entry in all_entries(session)]
+        labels = await session.labels()
+        name = await session.name()
+        warnings = [told(warning) for warning in session.warnings]
+        session_id, leaf_id = session.id, session.leaf_id
+    tree = tree_of(entries, leaf_id, labels=labels, everything=everything, length=TEXT_LENGTH)
+    if screen.as_json:
+        for entry in entries:
+            screen.show_json(_facts(entry, tree, leaf_id, labels))
+    else:
+        screen.show(_title(session_id, name, tree, len(entries)))
+        short = ShortIds(entry.id for entry in entries)
+        for line in draw(tree, labels=labels, short=short, glyphs=DRAWN if screen.can_draw else ASCII):
+            screen.show(line)
+    screen.notes(warnings)
+
+
+def _title(session_id: str, name: str | None, tree: Tree, count: int) -> Line:
+    named = f' "{name}"' if name else ""
+    branches = f", {tree.tips} branches" if tree.tips > 1 else ""
+    entries = "1 entry" if count == 1 else f"{count} entries"
+    return [Span(f"session {session_id}", "bold"), Span(f"{named} ({entries}{branches})")]
+
+
+def _facts(entry: Entry, tree: Tree, leaf_id: str | None, labels: dict[str, str]) -> dict[str, Any]:
+    return {
+        "seq": entry.seq,
+        "id": entry.id,
+        "parentId": entry.parent_id,
+        "timestamp": entry.timestamp,
+        "type": entry.type,
+        "kind": kind_of(entry),
+        "active": entry.id in tree.active_ids,
+        "leaf": entry.id == leaf_id,
+        "label": labels.get(entry.id),
+        "text": describe(entry, TEXT_LENGTH),
+    }

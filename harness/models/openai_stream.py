@@ -1,0 +1,135 @@
+"""The chunks of a streamed answer, as they come over HTTP: parsed, timed, and with errors told apart from replies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+import anyio
+import httpx
+from httpx_sse import EventSource, ServerSentEvent
+
+from harness.models.refusals import Refusal, refusal_of, retry_after_of
+from storage.errors import ModelError
+
+_LARGEST_ERROR = 256 * 1024
+_LARGEST_REPLY = 64 * 1024 * 1024
+_SHOWN = 300
+
+
+async def abandon(pieces: AsyncGenerator[Any]) -> None:
+    """Stop reading for good. Unlike ``aclose`` it reaches the generators below, of httpx and httpcore, as well.
+
+    Those hold the connection, and would be left to the garbage collector; a cancelled read ends them one by one.
+    """
+    with anyio.CancelScope() as scope, suppress(httpx.HTTPError):
+        scope.cancel()
+        async for _ in pieces:
+            pass
+    await pieces.aclose()
+
+
+async def read_text(response: httpx.Response, limit: int, seconds: float) -> str:
+    """The body, at most ``limit`` bytes of it, as UTF-8, within so many seconds.
+
+    Raises:
+        httpx.TransportError: the connection broke.
+        TimeoutError: it took longer than that.
+    """
+    body = bytearray()
+    pieces = cast("AsyncGenerator[bytes]", response.aiter_bytes())
+    with anyio.fail_after(seconds):
+        async for piece in pieces:
+            body += piece
+            if len(body) >= limit:
+                break
+    await abandon(pieces)
+    return body[:limit].decode(errors="replace")
+
+
+async def refusal_in(response: httpx.Response, redact: Callable[[str], str], seconds: float) -> Refusal:
+    """What a response of another status than success says. A body that cannot be read leaves the status alone."""
+    try:
+        body = await read_text(response, _LARGEST_ERROR, seconds)
+    except (httpx.TransportError, httpx.DecodingError, TimeoutError):
+        body = ""
+    return refusal_of(response.status_code, redact(body), retry_after_of(response.headers))
+
+
+class ChunkStream:
+    """The chunks of one successful response, one at a time.
+
+    ``is_done`` is whether the server said ``[DONE]``. Close it before the response.
+    """
+
+    def __init__(self, response: httpx.Response, provider: str, redact: Callable[[str], str]) -> None:
+        self.is_done = False
+        self._response = response
+        self._provider = provider
+        self._redact = redact
+        self._is_whole = _media_type(response) in ("application/json", "text/html")
+        if not self._is_whole:
+            # It is an event stream, whatever it is called; and those are UTF-8, whatever they are said to be.
+            response.headers["content-type"] = "text/event-stream"
+            response.encoding = "utf-8"
+        self._events = EventSource(response).aiter_sse()
+
+    async def aclose(self) -> None:
+        """Let go of the response's body."""
+        if not self._is_whole:
+            await abandon(self._events)
+
+    async def drain(self, seconds: float) -> None:
+        """Read what follows ``[DONE]``, mostly the end, so that the connection can be used again."""
+        with anyio.move_on_after(seconds):
+            while await anext(self._events, None) is not None:
+                pass
+
+    async def next(self, seconds: float) -> Mapping[str, Any] | None:
+        """The next chunk, or None when there are no more. Waits at most so many seconds; comments do not count.
+
+        Raises:
+            ModelError: the server sent an error, or something that is no chunk.
+            httpx.TransportError: the connection broke.
+            TimeoutError: nothing came.
+        """
+        if self.is_done:
+            return None
+        if self._is_whole:
+            self.is_done = True
+            text = await read_text(self._response, _LARGEST_REPLY, seconds)
+            return self._chunk(text, is_error=False) if text.strip() else None
+        with anyio.fail_after(seconds):
+            while (event := await anext(self._events, None)) is not None:
+                if event.data.strip() == "[DONE]":
+                    self.is_done = True
+                    return None
+                if event.data.strip():
+                    return self._chunk(event.data, is_error=_is_error(event))
+        return None
+
+    def _chunk(self, text: str, *, is_error: bool) -> Mapping[str, Any]:
+        try:
+            chunk: Any = json.loads(text)
+        except (ValueError, RecursionError):
+            chunk = None
+        members: Mapping[str, Any] = cast("dict[str, Any]", chunk) if isinstance(chunk, dict) else {}
+        if is_error or members.get("error") or members.get("object") == "error" or members.get("type") == "error":
+            raise refusal_of(None, self._redact(text)).error(self._provider)
+        if not members:
+            shown = self._redact(text)[:_SHOWN]
+            raise ModelError(
+                f"{self._provider} sent something that is no chunk of a chat completion: {shown!r}."
+                " Check that the base URL is that of an OpenAI-compatible API (it mostly ends in /v1)."
+            )
+        return members
+
+
+def _media_type(response: httpx.Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _is_error(event: ServerSentEvent) -> bool:
+    return event.event == "error"

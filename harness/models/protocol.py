@@ -1,0 +1,87 @@
+"""**Protocols**: what a model is to the rest of the library. A request goes in, a stream of events comes out.
+
+Nothing here knows a vendor. ``OpenAIChatModel`` and ``LocalModel`` are two models; ``harness.testing.ScriptedModel`` is
+one for tests; yours needs the three members below and two methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from harness.models.events import ModelEvent
+from storage.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """What a model is told about a tool. ``parameters`` is the JSON schema of the object that it takes."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One request, in nobody's wire format.
+
+    ``messages`` are user, assistant and toolResult messages, in an order that can be sent: every call is followed by
+    exactly one result, in call order (``build_context`` sees to it). ``options`` go to the provider under its own names
+    (``temperature``, ``max_tokens``, …). ``thinking_level`` is ``off``, ``minimal``, ``low``, ``medium`` or ``high``.
+    """
+
+    system_prompt: str | None
+    messages: Sequence[Message]
+    tools: Sequence[ToolSchema] = ()
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    thinking_level: str | None = None
+
+
+@runtime_checkable
+class ChatModel(Protocol):
+    """**Protocol**: a model that answers conversations."""
+
+    @property
+    def provider(self) -> str:
+        """Who serves it, as written into the record: ``openai``, ``local`` and so on."""
+        ...
+
+    @property
+    def model_id(self) -> str:
+        """What the provider calls it."""
+        ...
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens a request and its reply may have together; None: not known."""
+        ...
+
+    def payload(self, request: ModelRequest) -> bytes:
+        """The body that goes out for this request: pure, deterministic, and valid UTF-8.
+
+        The same request gives the same bytes in another process and another year: sent requests are rebuilt this way.
+
+        Raises:
+            ModelError: the request holds something that cannot be sent (a message of another role, a NaN).
+        """
+        ...
+
+    def stream(self, request: ModelRequest) -> AbstractAsyncContextManager[AsyncIterator[ModelEvent]]:
+        """Send the request; the value entered is an iterator of what the model says, piece by piece.
+
+        Entering waits for the beginning of the answer, retries included. The last event, exactly once, is
+        ``ReplyFinished``; an iterator that ends without one does not exist. Leaving early, or being cancelled, ends the
+        request: the connection is closed, and the model stops. Any number of streams may be open at once.
+
+        Raises (on entering, or from the iterator):
+            ContextOverflowError: the request is longer than the model's window.
+            ModelError: the model, or the way to it, failed for good. Never with a key in its text.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections and end processes. May be called twice; streams still open fail."""
+        ...

@@ -1,0 +1,173 @@
+"""What a server means by an error: too long, try again, or no. Told by several signs, never by one vendor's wording."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
+
+from storage.errors import ContextOverflowError, ModelError
+
+_OVERFLOW_CODES = re.compile(
+    r"context_length_exceeded|exceed_context_size_error|context_window_exceeded|context_size_exceeded"
+    r"|prompt_too_long|input_too_long|request_too_large"
+)
+_OVERFLOW_WORDS = re.compile(
+    r"(?:exceed|longer than|greater than|too long for|too large for|over|beyond|maximum|larger than)\w*[^.]{0,80}?"
+    r"context (?:length|window|size)"
+    r"|context (?:length|window|size|limit)[^.]{0,60}?(?:exceed|is too (?:long|small)|overflow)"
+    r"|context length is only|overflows? the context|context the overflows"
+    r"|(?:prompt|input)s?(?: tokens?| length)? (?:is|are|was) too (?:long|large)|prompt too long|too many input tokens"
+    r"|longer than the (?:maximum )?model(?:'s)? (?:maximum )?(?:context )?length"
+    r"|maximum (?:prompt|model|input) length|range of input length"
+    r"|reduce the length of (?:the|your) (?:messages?|prompt|input)"
+    r"|(?:input|prompt) token count[^.]{0,60}exceeds|exceeded model token limit"
+    r"|inputs?`? (?:tokens )?(?:\+ `?max_new_tokens`? )?must (?:be <=|have less than)",
+    re.IGNORECASE,
+)
+_RATE_WORDS = re.compile(r"per (?:minute|hour|day|second)|rate.?limit|quota|wait before|\bTP[MD]\b", re.IGNORECASE)
+_OVERLOADED_WORDS = re.compile(
+    r"overloaded|server_?busy|(?:model|server) is (?:currently )?busy|at capacity", re.IGNORECASE
+)
+_PAID_OUT_WORDS = re.compile(r"insufficient_quota|billing|payment|credit balance|insufficient balance", re.IGNORECASE)
+
+_TEMPORARY_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+_OVERFLOW_STATUSES = frozenset({None, 200, 400, 413, 422, 500})
+_LONGEST_EXCERPT = 600
+
+_ADVICE = {
+    400: "Correct the request; the same one will be refused again.",
+    401: "Check the API key.",
+    402: "Check the account at the provider.",
+    403: "Check the API key and what it may use.",
+    404: "Check the model's name and the base URL (it mostly ends in /v1).",
+    405: "Check the base URL (it mostly ends in /v1).",
+    429: "Wait, or ask for a higher limit.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error as a server told it. ``status`` is the HTTP status, or None for an error inside a stream."""
+
+    status: int | None
+    code: str
+    message: str
+    signs: str
+    """All that tells its kind: code, type, message, the upstream's error inside a router's. Never an echoed prompt."""
+    retry_after: float | None = None
+    """Seconds the server asks for."""
+
+    @property
+    def is_overflow(self) -> bool:
+        """Whether the request is too long for the model's window, so that a shorter one would be taken."""
+        if self.status == 413 or _OVERFLOW_CODES.search(self.signs):
+            return not _RATE_WORDS.search(self.message)
+        if self.status not in _OVERFLOW_STATUSES or _RATE_WORDS.search(self.message):
+            return False
+        return bool(_OVERFLOW_WORDS.search(self.signs))
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the same request may be taken later."""
+        if self.is_overflow or _PAID_OUT_WORDS.search(self.signs):
+            return False
+        inner = int(self.code) if self.status in (None, 200) and self.code.isdecimal() and len(self.code) == 3 else None
+        status = inner or self.status
+        return status in _TEMPORARY_STATUSES or bool(_OVERLOADED_WORDS.search(self.signs))
+
+    def error(self, provider: str) -> ModelError:
+        """The exception for it. ``details`` holds ``status``, ``vendor_code``, ``retry_after`` and ``temporary``."""
+        signs = ", ".join(sign for sign in (f"HTTP {self.status}" if self.status else "", self.code) if sign)
+        told = self.message[:_LONGEST_EXCERPT] or "no reason given"
+        facts: dict[str, Any] = {
+            "status": self.status,
+            "vendor_code": self.code or None,
+            "retry_after": self.retry_after,
+            "temporary": self.is_temporary,
+        }
+        if self.is_overflow:
+            return ContextOverflowError(
+                f"{provider} says that the request is too long for the model ({signs}): {told}"
+                " Compact the session, or show less of it.",
+                **facts,
+            )
+        advice = _ADVICE.get(self.status or 0, "Try again later." if self.is_temporary else "")
+        return ModelError(f"{provider} answered with an error ({signs}): {told} {advice}".rstrip(), **facts)
+
+
+def refusal_of(status: int | None, body: str, retry_after: float | None = None) -> Refusal:
+    """Read an error of any shape: OpenAI's, vLLM's, FastAPI's, a list of them, a bare string, or a proxy's page.
+
+    ``body`` must have had its secrets taken out.
+    """
+    try:
+        value: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        text = _without_markup(body)
+        return Refusal(status, "", text, text, retry_after)
+    members = _innermost(value)
+    code, kind = members.get("code"), members.get("type")
+    message = _string(members.get("message")) or _string(members.get("msg")) or " ".join(body.split())
+    raw = members.get("metadata")
+    upstream = _string(cast("Mapping[str, Any]", raw).get("raw")) if isinstance(raw, dict) else ""
+    signs = " ".join((_string(code), _string(kind), message[:20_000], upstream[:20_000]))
+    return Refusal(status, _words(code, kind), message, signs, retry_after)
+
+
+def _innermost(value: Any) -> Mapping[str, Any]:
+    """The members that hold code, type and message, wherever this server puts them."""
+    outer: Mapping[str, Any] = {}
+    while True:
+        if isinstance(value, list) and value:
+            value = cast("list[Any]", value)[0]
+        elif isinstance(value, str):
+            return {**outer, "message": value}
+        elif isinstance(value, dict):
+            outer = cast("Mapping[str, Any]", value)
+            inner = outer.get("error") or outer.get("detail") or outer.get("errors")
+            if not isinstance(inner, dict | list | str):
+                return outer
+            value = cast("Any", inner)
+        else:
+            return outer
+
+
+def _string(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _words(code: Any, kind: Any) -> str:
+    """The more telling of the two: llama.cpp's code is only the status again, OpenAI's type only the family."""
+    if isinstance(code, str) and code and not code.isdecimal():
+        return code
+    return kind if isinstance(kind, str) and kind else str(code) if isinstance(code, int | str) else ""
+
+
+def _without_markup(body: str) -> str:
+    return " ".join(
+        re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", body[:20_000], flags=re.DOTALL | re.IGNORECASE).split()
+    )
+
+
+def retry_after_of(headers: Mapping[str, str]) -> float | None:
+    """The seconds a server asks to wait, from ``Retry-After-Ms`` or ``Retry-After`` (seconds, or a date); else None."""
+    for name, factor in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        try:
+            seconds = float(value) * factor
+        except ValueError:
+            try:
+                seconds = parsedate_to_datetime(value).timestamp() - time.time()
+            except (ValueError, OverflowError):
+                continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    return None

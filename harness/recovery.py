@@ -1,0 +1,178 @@
+"""What to append after a crash, so that every call has its result and every turn its end (R24). Pure: it decides only.
+
+The last turn on the active path is closed if it has a ``turn_start`` and no ``turn_end`` on any branch, if nothing but
+labels, names, metadata and custom entries follows it at the leaf, and if no approval is open in it. Nothing is run
+again, nothing is changed, and once what it decided is appended it decides nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from storage.entries import (
+    ApprovalRequestedEntry,
+    ApprovalResolvedEntry,
+    Entry,
+    MessageEntry,
+    ToolStartEntry,
+    TurnEndEntry,
+    TurnStartEntry,
+)
+from storage.entry_path import EntryPath
+from storage.messages import AssistantMessage, ToolCall, ToolResultMessage
+
+NOT_STARTED = "This call was not run: the turn was interrupted before it was started."
+"""The result of a call that was certainly not begun."""
+
+OUTCOME_UNKNOWN = (
+    "This call was begun, but the turn was interrupted before its result was there: whether it took effect is unknown. "
+    "Look before you make it again."
+)
+"""The result of a call that was begun and may have done anything."""
+
+_MAY_FOLLOW = frozenset({"label", "session_info", "metadata", "custom", "leaf"})
+_OF_A_TURN = frozenset(
+    {
+        "turn_start",
+        "message",
+        "request_header",
+        "tool_start",
+        "model_change",
+        "thinking_level_change",
+        "active_tools_change",
+        "working_memory",
+        "queued",
+        "delivered",
+        "approval_requested",
+        "approval_resolved",
+    }
+)
+"""What a turn itself writes. Anything else at the leaf means that somebody went on without it."""
+
+_ROLES_OF_A_TURN = frozenset({"user", "assistant", "toolResult"})
+
+
+@dataclass(slots=True)
+class _Reply:
+    """A reply's calls: which ones wait for a result, and which ones for their ``tool_start``."""
+
+    unanswered: list[ToolCall]
+    not_begun: list[ToolCall]
+
+
+def interrupted_result(call: ToolCall, *, begun: bool) -> ToolResultMessage:
+    """The error result of a call that will not get another one."""
+    return ToolResultMessage(
+        tool_call_id=call.id,
+        tool_name=call.name,
+        content=OUTCOME_UNKNOWN if begun else NOT_STARTED,
+        details={"interrupted": True, "begun": begun},
+        is_error=True,
+    )
+
+
+def plan_recovery(path: EntryPath, *, has_ended: Callable[[str], bool] = lambda _: False) -> list[Entry]:
+    """The entries to append at the leaf of ``path``, in order; none if there is nothing to recover.
+
+    ``has_ended`` says of a ``turn_start``'s id whether a ``turn_end`` of that turn is anywhere in the session (see
+    ``ended_turns``); it is asked only about a turn that would be closed. Decodes no entry before the last turn.
+    """
+    start = _last_start(path)
+    if start is None or not _ends_inside_turn(path):
+        return []
+    first, *turn = (path.entry(position) for position in range(start, len(path)))
+    if not isinstance(first, TurnStartEntry) or _went_on_otherwise(turn) or _has_open_approval(turn):
+        return []
+    if has_ended(first.id):
+        return []
+    results = [MessageEntry(message=interrupted_result(call, begun=begun)) for call, begun in _open_calls(turn)]
+    return [*results, TurnEndEntry(turn=first.turn, reason="interrupted")]
+
+
+def ended_turns(entries: Iterable[Entry]) -> set[str]:
+    """The ids of the ``turn_start`` entries that have a ``turn_end`` below them on some branch, before another one.
+
+    ``entries``: the whole session, in order.
+    """
+    open_turn: dict[str, str | None] = {}
+    ended: set[str] = set()
+    for entry in entries:
+        turn = open_turn.get(entry.parent_id) if entry.parent_id is not None else None
+        if isinstance(entry, TurnStartEntry):
+            turn = entry.id
+        elif isinstance(entry, TurnEndEntry) and turn is not None:
+            ended.add(turn)
+            turn = None
+        open_turn[entry.id] = turn
+    return ended
+
+
+def _last_start(path: EntryPath) -> int | None:
+    """Where the last turn of the path begins; ``None`` if it has ended on this path, or there is none."""
+    for position in range(len(path) - 1, -1, -1):
+        kind = path.entry_type(position)
+        if kind == "turn_end":
+            return None
+        if kind == "turn_start":
+            return position
+    return None
+
+
+def _ends_inside_turn(path: EntryPath) -> bool:
+    for position in range(len(path) - 1, -1, -1):
+        kind = path.entry_type(position)
+        if kind not in _MAY_FOLLOW:
+            return kind in _OF_A_TURN and (kind != "message" or path.role(position) in _ROLES_OF_A_TURN)
+    return False
+
+
+def _went_on_otherwise(turn: Sequence[Entry]) -> bool:
+    """Whether somebody appended a message of their own, or arrived from another branch, since the turn began.
+
+    A turn has one user message, and one more for each that was queued and delivered.
+    """
+    users = sum(isinstance(entry, MessageEntry) and entry.message.role == "user" for entry in turn)
+    delivered = sum(entry.type == "delivered" for entry in turn)
+    return users > 1 + delivered or any(entry.type == "branch_summary" for entry in turn)
+
+
+def _has_open_approval(turn: Sequence[Entry]) -> bool:
+    waiting: list[str] = []
+    for entry in turn:
+        if isinstance(entry, ApprovalRequestedEntry):
+            waiting.append(entry.call_id)
+        elif isinstance(entry, ApprovalResolvedEntry) and entry.call_id in waiting:
+            waiting.remove(entry.call_id)
+    return bool(waiting)
+
+
+def _open_calls(turn: Sequence[Entry]) -> list[tuple[ToolCall, bool]]:
+    """The calls without a result, in call order, each with whether it was begun.
+
+    A result (and a ``tool_start``) belongs to the nearest earlier reply that has such a call waiting for it, and there
+    to the first one: ids repeat.
+    """
+    replies: list[_Reply] = []
+    for entry in turn:
+        if isinstance(entry, ToolStartEntry):
+            _take([reply.not_begun for reply in replies], entry.call_id)
+        elif isinstance(entry, MessageEntry) and isinstance(entry.message, AssistantMessage):
+            calls = entry.message.tool_calls
+            replies.append(_Reply(list(calls), list(calls)))
+        elif isinstance(entry, MessageEntry) and isinstance(entry.message, ToolResultMessage):
+            _take([reply.unanswered for reply in replies], entry.message.tool_call_id)
+    return [
+        (call, not any(call is waiting for waiting in reply.not_begun))
+        for reply in replies
+        for call in reply.unanswered
+    ]
+
+
+def _take(waiting: list[list[ToolCall]], call_id: str) -> None:
+    """Remove the first call of that id from the last list that has one."""
+    for calls in reversed(waiting):
+        for position, call in enumerate(calls):
+            if call.id == call_id:
+                del calls[position]
+                return

@@ -1,0 +1,482 @@
+"""The session: what an app appends to, reads, branches and forks. The rules are the log's; this gives them names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, cast
+
+from compaction.tokens import TokenEstimator
+from harness.context import CURRENT, SessionContext, Transform, build_context
+from harness.fork import ForkTarget, fork_records
+from harness.recovery import plan_recovery
+from storage.decode import decode_entry
+from storage.entries import (
+    ActiveToolsChangeEntry,
+    BranchSummaryEntry,
+    CompactionEntry,
+    CustomEntry,
+    CustomMessageEntry,
+    Entry,
+    LabelEntry,
+    LeafEntry,
+    MetadataEntry,
+    ModelChangeEntry,
+    SessionInfoEntry,
+    ThinkingLevelChangeEntry,
+    WorkingMemoryEntry,
+)
+from storage.entry_log import LEAF, EntryLog
+from storage.errors import BusyError, NotOnPathError, SessionError
+from storage.event_loops import run_in_worker
+from storage.header import SessionHeader
+from storage.index import NONE
+from storage.messages import ImageContent, Message, TextContent, Usage
+from storage.protocols import Deletable, SessionStorage, SessionWarning
+from storage.write_queue import PendingWrite
+
+
+class Session:
+    """One conversation: an append-only tree of entries, and a leaf where it goes on.
+
+    ::
+
+        async with Session.open(JsonlStorage.open_or_create("chat.jsonl")) as session:
+            await session.append_message(UserMessage(content="Hello"))
+
+    Each ``append_*`` is a plain function: it takes a snapshot at the call and returns a ``PendingWrite``, to be awaited
+    for the entry's id. Writes are committed in the order of the calls, each under the leaf of that moment. All ``append_*``
+    raise ``InvalidEntryError``, ``QueueFullError``, ``ReadOnlySessionError``, ``SessionClosedError``, ``StorageError``
+    (the store failed before) and ``WrongEventLoopError``, and then nothing was queued.
+
+    A session belongs to the event loop that opened it.
+    """
+
+    def __init__(self, log: EntryLog) -> None:
+        """Use ``Session.open``."""
+        self._log = log
+        self._owner: object | None = None
+        self._turn: SessionTurn | None = None
+
+    @classmethod
+    def open(cls, storage: SessionStorage | Awaitable[SessionStorage]) -> SessionOpening:
+        """Open the session in ``storage``, or in what the awaitable makes; await it, or enter it with ``async with``.
+
+        The whole record is read and checked once. If that fails, the storage is closed, and the error is raised:
+        ``DamagedSessionError``, ``UnsupportedVersionError``, ``SessionNotFoundError``, ``StorageError``.
+        """
+        return SessionOpening(cls, storage)
+
+    # --- what it is
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self.header.id
+
+    @property
+    def header(self) -> SessionHeader:
+        """The header, with members that we do not know."""
+        return self._log.storage.info.header
+
+    @property
+    def storage(self) -> SessionStorage:
+        """The storage underneath."""
+        return self._log.storage
+
+    @property
+    def log(self) -> EntryLog:
+        """The log underneath, for what has no name here."""
+        return self._log
+
+    @property
+    def writable(self) -> bool:
+        """Whether it takes appends; if not, ``warnings`` or the mode of opening say why."""
+        return self._log.writable
+
+    @property
+    def warnings(self) -> tuple[SessionWarning, ...]:
+        """What was found at opening that lost nothing: an unterminated tail, a repair, orphans, …"""
+        return self._log.warnings
+
+    @property
+    def leaf_id(self) -> str | None:
+        """The leaf after the last committed entry; ``None`` before the first. Pending writes do not count."""
+        return self._log.leaf_id
+
+    # --- appending
+
+    def append_message(self, message: Message) -> PendingWrite:
+        """A message of a user, a model or a tool."""
+        return self._log.append_message(message)
+
+    def append_entry(self, entry: Entry) -> PendingWrite:
+        """Any entry. One with a ``parent_id`` of its own branches there; a compaction or a leaf is refused during a turn."""
+        if isinstance(entry, CompactionEntry | LeafEntry):
+            self._refuse_during_turn("this entry")
+        return self._append(entry)
+
+    def append_model_change(self, provider: str, model_id: str) -> PendingWrite:
+        """From here on, another model."""
+        return self._log.append(ModelChangeEntry(provider=provider, model_id=model_id))
+
+    def append_thinking_level_change(self, thinking_level: str) -> PendingWrite:
+        """From here on, another thinking level."""
+        return self._log.append(ThinkingLevelChangeEntry(thinking_level=thinking_level))
+
+    def append_active_tools_change(self, active_tool_names: Sequence[str]) -> PendingWrite:
+        """From here on, these tools are offered."""
+        return self._log.append(ActiveToolsChangeEntry(active_tool_names=list(active_tool_names)))
+
+    def append_compaction(
+        self,
+        summary: str,
+        *,
+        first_kept_entry_id: str | None = None,
+        retained_tail: Sequence[Message] | None = None,
+        tokens_before: int,
+        details: Any = None,
+        usage: Usage | None = None,
+    ) -> PendingWrite:
+        """A summary that stands for what lies before it, but for the entries from ``first_kept_entry_id`` on.
+
+        ``retained_tail`` keeps copies of messages instead, and wins if both are given; with neither, nothing is kept.
+        ``tokens_before``: the size of the context that was summarised. Raises ``BusyError`` during a turn. The write
+        fails with ``NotOnPathError``, and nothing is written, if the first kept entry is not on the path when its turn
+        comes: someone navigated away.
+        """
+        self._refuse_during_turn("append_compaction")
+        return self._append(
+            CompactionEntry(
+                summary=summary,
+                first_kept_entry_id=first_kept_entry_id,
+                retained_tail=None if retained_tail is None else list(retained_tail),
+                tokens_before=tokens_before,
+                details=details,
+                usage=usage,
+            )
+        )
+
+    def append_branch_summary(
+        self, summary: str, from_id: str, *, details: Any = None, usage: Usage | None = None
+    ) -> PendingWrite:
+        """What happened on the branch whose leaf ``from_id`` was left; ``move_to`` with a summary writes it in one step."""
+        return self._log.append(
+            BranchSummaryEntry(summary=summary, from_id=from_id, details=details, usage=usage),
+            check=lambda: self._require(from_id),
+        )
+
+    def append_working_memory(
+        self, op: Literal["set", "delete", "clear"], key: str | None = None, value: Any = None
+    ) -> PendingWrite:
+        """A change of the working memory, in force along this path: ``set`` a key, ``delete`` one, or ``clear`` all."""
+        if (op == "clear") != (key is None):
+            raise ValueError("'set' and 'delete' take a key, 'clear' takes none")
+        entry = WorkingMemoryEntry(op=op, key=key)
+        if op == "set":
+            entry.value = value
+        return self._log.append(entry)
+
+    def append_custom_entry(self, custom_type: str, data: Any = None) -> PendingWrite:
+        """An app's own entry, which the model is not shown."""
+        return self._log.append(CustomEntry(custom_type=custom_type, data=data))
+
+    def append_custom_message(
+        self,
+        custom_type: str,
+        content: str | Sequence[TextContent | ImageContent],
+        *,
+        display: bool = True,
+        details: Any = None,
+    ) -> PendingWrite:
+        """An app's message, which the model is shown as a user message; ``display`` and ``details`` are the app's."""
+        parts = content if isinstance(content, str) else list(content)
+        return self._log.append(
+            CustomMessageEntry(custom_type=custom_type, content=parts, display=display, details=details)
+        )
+
+    def append_label(self, target_id: str, label: str | None) -> PendingWrite:
+        """Name an entry, session-wide; ``None`` or blank takes the name away. Fails with ``EntryNotFoundError``."""
+        text = None if label is None else _one_line(label)
+        return self._log.append(LabelEntry(target_id=target_id, label=text), check=lambda: self._require(target_id))
+
+    def append_session_name(self, name: str | None) -> PendingWrite:
+        """Name the session; ``None`` or blank takes the name away."""
+        return self._log.append(SessionInfoEntry(name=None if name is None else _one_line(name)))
+
+    def append_metadata(self, key: str, value: Any) -> PendingWrite:
+        """An app's fact: any JSON value under a key."""
+        return self._log.append(MetadataEntry(key=key, value=value))
+
+    def move_to(self, entry_id: str | None, summary: str | None = None) -> PendingWrite:
+        """Go on from ``entry_id`` (``None``: from before the first entry), in the same session: branching in place.
+
+        One entry is written: a ``leaf``, or, with the summary of what is left behind, a ``branch_summary`` under the
+        target. Raises ``BusyError`` during a turn. Fails with ``EntryNotFoundError``, and then the leaf is where it was.
+        """
+        self._refuse_during_turn("move_to")
+
+        def check() -> None:
+            if entry_id is not None:
+                self._require(entry_id)
+
+        if summary is None:
+            return self._log.append(LeafEntry(target_id=entry_id), check=check)
+        entry = BranchSummaryEntry(parent_id=entry_id, summary=summary)
+        entry.parent_id = entry_id  # given, also when it is None
+        return self._log.append(entry, check=check, from_leaf=True)
+
+    # --- reading
+
+    async def entry(self, entry_id: str) -> Entry:
+        """An entry. It shares nothing with the store. Raises ``EntryNotFoundError``."""
+        return await self._log.entry(entry_id)
+
+    async def entries(self, *, after_seq: int = -1, limit: int = 1000) -> list[Entry]:
+        """A page of entries of all branches, in the order they were committed: at most ``limit`` after ``after_seq``."""
+        return await self._log.entries(after_seq=after_seq, limit=limit)
+
+    async def branch(self, from_id: str | None = None) -> list[Entry]:
+        """The entries from the root to ``from_id`` (``None``: to the leaf).
+
+        Raises ``EntryNotFoundError``, and ``BrokenPathError`` where the path runs through a parent that is not there.
+        """
+        await self._log.settled()
+        index = self._log.index
+        leaf_id = index.leaf_id if from_id is None else from_id
+        return await self._log.decode(index.path(NONE if leaf_id is None else index.seq_of(leaf_id)))
+
+    async def label(self, entry_id: str) -> str | None:
+        """The label of an entry, or ``None``. Raises ``EntryNotFoundError``."""
+        await self._log.settled()
+        self._log.index.seq_of(entry_id)
+        seq = self._log.index.labels.get(entry_id)
+        return None if seq is None else self._label_at(seq)
+
+    async def labels(self) -> dict[str, str]:
+        """All labels in force, by entry id."""
+        await self._log.settled()
+        found = {entry_id: self._label_at(seq) for entry_id, seq in self._log.index.labels.items()}
+        return {entry_id: label for entry_id, label in found.items() if label is not None}
+
+    async def name(self) -> str | None:
+        """The session's name, or ``None``."""
+        await self._log.settled()
+        seq = self._log.index.name_seq
+        if seq == NONE:
+            return None
+        entry = cast("SessionInfoEntry", decode_entry(self._log.index.line(seq)))
+        return (entry.name or "").strip() or None
+
+    async def build_context(
+        self,
+        *,
+        leaf_id: str | None | object = CURRENT,
+        max_chars: int | None = None,
+        max_tokens: int | None = None,
+        estimator: TokenEstimator | None = None,
+        transforms: Sequence[Transform] = (),
+        projectors: Mapping[str, Callable[..., Any]] | None = None,
+        unknown_entries: Literal["raise", "skip"] = "raise",
+    ) -> SessionContext:
+        """What the model is shown at ``leaf_id`` (default: the leaf): always sendable, within the budgets.
+
+        ``max_chars`` covers the messages, ``max_tokens`` the system prompt and the tool schemas too. See
+        ``harness.context.build_context`` and ``docs/context.md``. Raises ``BudgetError`` if what must be shown does not
+        fit, ``UnsupportedEntryError``, ``EntryNotFoundError`` and ``BrokenPathError``.
+        """
+        path = await self._log.path(LEAF if leaf_id is CURRENT else leaf_id)
+        return await build_context(
+            path,
+            max_chars=max_chars,
+            max_tokens=max_tokens,
+            estimator=estimator,
+            transforms=transforms,
+            projectors=projectors or {},
+            unknown_entries=unknown_entries,
+        )
+
+    # --- the whole
+
+    async def fork(
+        self, target_id: str | None = None, *, position: Literal["at", "before"] = "at", into: ForkTarget
+    ) -> Session:
+        """A new session with the path to ``target_id`` (default: the leaf), opened for writing; this one is untouched.
+
+        ``into``: a repository, or a backend's ``create`` with its place bound, such as
+        ``functools.partial(JsonlStorage.create, "other.jsonl")``. Entry ids are kept, ``seq`` is counted anew; labels and
+        the name that are in force but lie elsewhere are appended, and a ``leaf`` at the target. ``position="before"`` a
+        user message is before the turn that it opened. It is made whole or not at all.
+        """
+        await self._log.settled()
+        index = self._log.index
+        records = await run_in_worker(lambda: fork_records(index, target_id, position))
+        create: Callable[..., Awaitable[Any]] = into.create if hasattr(into, "create") else cast("Any", into)
+        made = await create(cwd=self.header.cwd, parent_session=self.id, records=records)
+        return made if isinstance(made, Session) else await Session.open(made)
+
+    async def flush(self) -> None:
+        """Write everything that was queued. Raises the first failure that nobody was told of."""
+        await self._log.flush()
+
+    async def refresh(self) -> None:
+        """Show what another process added since (in a session that was opened for reading)."""
+        await self._log.refresh()
+
+    async def recover(self) -> list[str]:
+        """Close the last turn if a crash left it open; the ids of what was appended.
+
+        One error result for each call without one, saying whether it was begun, then ``turn_end: interrupted``. Nothing
+        is run again. Raises ``BusyError`` while a turn runs.
+        """
+        self._refuse_during_turn("recover")
+        path = await self._log.path()
+        index = self._log.index
+        plan = plan_recovery(path, has_ended=lambda entry_id: index.ids[entry_id] in index.ended_turns)
+        writes = [self._log.append(entry) for entry in plan]
+        return [await write for write in writes]
+
+    async def aclose(self) -> None:
+        """Write what is queued and close the storage, whatever happens. Idempotent; a cancellation waits for it."""
+        self._turn = None
+        self._owner = None
+        await self._log.aclose()
+
+    async def delete(self) -> None:
+        """Close the session and delete it, side files included. Raises ``BusyError`` during a turn."""
+        self._refuse_during_turn("delete")
+        storage = self._log.storage
+        if not isinstance(storage, Deletable):
+            raise SessionError(f"{type(storage).__name__} cannot delete sessions; delete it where it is stored")
+        await self._log.aclose(close=storage.delete)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    # --- one harness at a time, one turn at a time (R25)
+
+    def claim(self, owner: object) -> None:
+        """Make ``owner`` the one that runs turns here. Raises ``BusyError`` if another one is."""
+        if self._owner is not None and self._owner is not owner:
+            raise BusyError("another harness holds this session; close it first (aclose, or leave its async with)")
+        self._owner = owner
+
+    def release(self, owner: object) -> None:
+        """Give that up. No effect if ``owner`` is not the one."""
+        if self._owner is owner:
+            self._owner = None
+
+    def begin_turn(self, owner: object) -> SessionTurn:
+        """Begin a turn: until it ends, nobody else moves the leaf, compacts or recovers. Raises ``BusyError``."""
+        self.claim(owner)
+        if self._turn is not None:
+            raise BusyError("a turn is running; wait for it (wait_for_idle), steer it, or abort it")
+        self._turn = SessionTurn(self)
+        return self._turn
+
+    def end_turn(self, turn: SessionTurn) -> None:
+        """The turn is over."""
+        if self._turn is turn:
+            self._turn = None
+
+    def _refuse_during_turn(self, what: str) -> None:
+        if self._turn is not None:
+            raise BusyError(f"{what} has to wait until the running turn is over; abort it, or wait for it")
+
+    # --- inside
+
+    def append_in_turn(self, entry: Entry) -> PendingWrite:
+        """For the turn that runs: what is refused to everybody else."""
+        return self._append(entry)
+
+    def _append(self, entry: Entry) -> PendingWrite:
+        first_kept = entry.first_kept_entry_id if isinstance(entry, CompactionEntry) else None
+        if first_kept is not None:
+            return self._log.append(entry, check=lambda: self._require_on_path(first_kept))
+        return self._log.append(entry)
+
+    def _require(self, entry_id: str) -> None:
+        self._log.index.seq_of(entry_id)
+
+    def _require_on_path(self, entry_id: str) -> None:
+        index = self._log.index
+        leaf_id = index.leaf_id
+        seq = index.ids.get(entry_id)
+        if seq is None or leaf_id is None or not index.is_on_path(seq, index.ids[leaf_id]):
+            raise NotOnPathError(
+                f"the first kept entry {entry_id!r} is not on the path to the leaf {leaf_id!r}: someone navigated away; "
+                "nothing was written; prepare the compaction anew",
+                entry_id=entry_id,
+            )
+
+    def _label_at(self, seq: int) -> str | None:
+        entry = cast("LabelEntry", decode_entry(self._log.index.line(seq)))
+        return (entry.label or "").strip() or None
+
+    def __repr__(self) -> str:
+        return f"<Session {self.id} {len(self._log.index)} entries in {self.storage.info.place}>"
+
+
+class SessionTurn:
+    """The running turn's own hand: it appends to the branch it began on, which nobody can leave meanwhile."""
+
+    def __init__(self, session: Session) -> None:
+        """Use ``Session.begin_turn``."""
+        self.session = session
+
+    def append_message(self, message: Message) -> PendingWrite:
+        """As ``Session.append_message``."""
+        return self.session.append_message(message)
+
+    def append_entry(self, entry: Entry) -> PendingWrite:
+        """As ``Session.append_entry``, compactions included."""
+        return self.session.append_in_turn(entry)
+
+    def end(self) -> None:
+        """The turn is over. Idempotent."""
+        self.session.end_turn(self)
+
+
+class SessionOpening:
+    """What ``Session.open`` gives: await it for the session, or enter it with ``async with``, which closes it."""
+
+    def __init__(self, kind: type[Session], storage: SessionStorage | Awaitable[SessionStorage]) -> None:
+        """Use ``Session.open``."""
+        self._kind = kind
+        self._storage = storage
+        self._session: Session | None = None
+
+    def __await__(self) -> Generator[Any, Any, Session]:
+        return self._open().__await__()
+
+    async def _open(self) -> Session:
+        given = self._storage
+        storage = await given if isinstance(given, Awaitable) else given
+        try:
+            return self._kind(await EntryLog.open(storage))
+        except BaseException:
+            await run_in_worker(storage.close)
+            raise
+
+    async def __aenter__(self) -> Session:
+        self._session = await self._open()
+        return self._session
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.aclose()
+
+
+def _one_line(text: str) -> str:
+    """Names and labels are one line, as pi keeps them."""
+    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+
+
+__all__ = ["CURRENT", "Session", "SessionOpening", "SessionTurn"]

@@ -1,0 +1,40 @@
+"""Copying committed lines into another session: the bytes stay, only their place is counted anew."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, cast
+
+from storage.decode import parse_record
+from storage.protocols import Record
+
+_OWN_SEQ = re.compile(rb'\{"seq":\d+,')
+
+
+def renumbered(records: Iterable[Record]) -> list[Record]:
+    """``records`` with places 0, 1, 2 … and ``seq`` as the first member of each line; everything else byte for byte."""
+    copies: list[Record] = []
+    for seq, record in enumerate(records):
+        if record.seq == seq and record.data.startswith(b'{"seq":%d,' % seq):
+            copies.append(record)
+        else:
+            copies.append(record._replace(seq=seq, data=with_seq(record.data, seq), line=None))
+    return copies
+
+
+def with_seq(data: bytes, seq: int) -> bytes:
+    """The line with ``seq`` as its first member."""
+    match = _OWN_SEQ.match(data)
+    if match is not None:
+        return b'{"seq":%d,%b' % (seq, data[match.end() :])
+    if b'"seq"' not in data:
+        return b'{"seq":%d,%b' % (seq, data.lstrip()[1:].lstrip())
+    # A foreign line with a ``seq`` somewhere inside: only a parser can tell whether it is the line's own.
+    members = cast("dict[str, Any]", json.loads(data))
+    members.pop("seq", None)
+    rest = json.dumps(members, ensure_ascii=True, separators=(",", ":")).encode()
+    copy = b'{"seq":%d,%b' % (seq, rest[1:])
+    parse_record(copy, seq)
+    return copy

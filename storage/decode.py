@@ -1,0 +1,140 @@
+"""From committed bytes to entries: parsing what is not trusted, field by field, with errors that name the place (R14).
+
+A line is read strictly (``"12"`` is no number, ``is_error`` is no field). Only if that fails it is read a second time,
+for the three things that are no damage: an entry type or message role that we do not know (R4), and lone surrogates in
+escapes, which JavaScript writes and strict readers refuse (R5).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn, cast, get_args
+
+from pydantic import TypeAdapter, ValidationError
+
+from storage.entries import (
+    CompactionEntry,
+    ContextEditEntry,
+    Entry,
+    KnownEntry,
+    LabelEntry,
+    LeafEntry,
+    MessageEntry,
+    ModelChangeEntry,
+    UnknownEntry,
+    UnknownMessageEntry,
+    WorkingMemoryEntry,
+)
+from storage.errors import DamagedSessionError
+from storage.messages import AssistantMessage, Message
+from storage.protocols import NO_FACTS, Facts, Record
+from storage.strict_json import replace_surrogates
+
+_KNOWN: TypeAdapter[Entry] = TypeAdapter(cast("type[Entry]", KnownEntry))
+_validate = _KNOWN.validator.validate_json
+
+_REQUIRED = frozenset(("id", "timestamp"))
+_ROLES = {model.model_fields["role"].default: Facts(role=model.model_fields["role"].default) for model in get_args(Message)}
+
+
+def decode_entry(data: bytes) -> Entry:
+    """The entry in committed bytes, made anew: what it returns shares nothing with any other."""
+    try:
+        return _validate(data, strict=True, by_name=False)
+    except ValidationError as error:
+        return _second_reading(data, error, None, None)
+
+
+def parse_record(line: bytes, seq: int, *, path: str | None = None, line_number: int | None = None) -> Record:
+    """The record in a committed line, which takes place ``seq``.
+
+    Raises ``DamagedSessionError`` with one of two stable beginnings: ``invalid session JSON at line N`` and ``invalid
+    session record at line N: why``.
+    """
+    return parse_line(line, seq, path, line_number)[0]
+
+
+def parse_line(line: bytes, seq: int, path: str | None, line_number: int | None) -> tuple[Record, int | None]:
+    """As ``parse_record``, with the ``seq`` that the line itself gives, if it gives one."""
+    try:
+        entry = _validate(line, strict=True, by_name=False)
+    except ValidationError as error:
+        entry = _second_reading(line, error, path, line_number)
+    if not entry.__pydantic_fields_set__ >= _REQUIRED:
+        _refuse("id: missing" if "id" not in entry.__pydantic_fields_set__ else "timestamp: missing", path, line_number)
+    if b"NaN" in line or b"Infinity" in line:
+        _load(line, path, line_number)  # bare NaN is no JSON, but the fast reader takes it
+    return Record(seq, entry.id, entry.parent_id, entry.type, line, facts_of(entry), line_number), entry.seq
+
+
+def facts_of(entry: Entry) -> Facts:
+    """What the index needs to know of ``entry``."""
+    kind = type(entry)
+    if kind is MessageEntry:
+        message = cast("MessageEntry", entry).message
+        if type(message) is AssistantMessage:
+            return Facts("assistant", None, (message.provider, message.model))
+        return _ROLES[message.role]
+    if isinstance(entry, LabelEntry | ContextEditEntry | LeafEntry):
+        return Facts(target=entry.target_id)
+    if isinstance(entry, CompactionEntry):
+        return Facts(target=entry.first_kept_entry_id)
+    if isinstance(entry, WorkingMemoryEntry):
+        return Facts(target=entry.op)
+    if isinstance(entry, ModelChangeEntry):
+        return Facts(model=(entry.provider, entry.model_id))
+    if isinstance(entry, UnknownEntry | UnknownMessageEntry):
+        return Facts(unknown=entry.ignorable is not True and entry.seq is not None)
+    return NO_FACTS
+
+
+def _second_reading(line: bytes, error: ValidationError, path: str | None, line_number: int | None) -> Entry:
+    loaded = _load(line, path, line_number)
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    if problems[0]["type"] == "json_invalid":
+        # Valid JSON all the same: the fast reader refuses escapes of lone surrogates, and more than about 200 levels.
+        line = json.dumps(replace_surrogates(loaded), ensure_ascii=False, separators=(",", ":")).encode()
+        try:
+            return _validate(line, strict=True, by_name=False)
+        except ValidationError as second:
+            problems = second.errors(include_url=False, include_context=False, include_input=False)
+    if not isinstance(loaded, dict):
+        _refuse("not a JSON object", path, line_number)
+    # Of ``str | list of parts`` the reader reports both; that it is no text says nothing where the parts were looked at.
+    problems = [problem for problem in problems if problem["loc"][-1:] != ("str",)] or problems
+    if all(problem["type"] == "union_tag_invalid" for problem in problems):
+        of_message = problems[0]["loc"][:1] == ("message",)
+        model = UnknownMessageEntry if of_message else UnknownEntry
+        try:
+            return model.model_validate_json(line, strict=True, by_name=False)
+        except ValidationError as second:
+            problems = second.errors(include_url=False, include_context=False, include_input=False)
+    first = problems[0]
+    place = ".".join(str(step) for step in first["loc"][1:] if not str(step).startswith("list["))
+    _refuse(f"{place}: {first['msg']}" if place else first["msg"], path, line_number)
+
+
+def _load(line: bytes, path: str | None, line_number: int | None) -> Any:
+    """The line's JSON by the standard library, which reads lone surrogates; bare NaN and Infinity are no JSON."""
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        return json.loads(line.decode("utf-8"), parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as error:
+        where = f" at line {line_number}" if line_number is not None else ""
+        raise DamagedSessionError(
+            f"invalid session JSON{where}: {error}; nothing was changed, and opening with on_corrupt='skip' shows the rest",
+            path=path,
+            line=line_number,
+        ) from error
+
+
+def _refuse(why: str, path: str | None, line_number: int | None) -> NoReturn:
+    where = f" at line {line_number}" if line_number is not None else ""
+    raise DamagedSessionError(
+        f"invalid session record{where}: {why}; nothing was changed, and opening with on_corrupt='skip' shows the rest",
+        path=path,
+        line=line_number,
+    )

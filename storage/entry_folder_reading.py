@@ -1,0 +1,224 @@
+"""Reading a session's folder: once at opening, then on from there, and never past somebody else's change (R12)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+
+from storage.decode import parse_record
+from storage.entry_folder import (
+    ENTRIES,
+    METADATA,
+    FolderContents,
+    entry_file_name,
+    list_entry_names,
+    read_entry_file,
+    read_folder,
+)
+from storage.errors import DamagedSessionError, StaleSessionError, StorageError
+from storage.event_loops import Breath
+from storage.protocols import Record
+
+_SETTLED_NANOSECONDS = 2_000_000_000
+"""A folder's time of change may be this coarse; only when it is older, an unchanged time means an unchanged folder."""
+
+_READER_TRIES = 4
+_READER_WAIT = 0.02
+
+
+class FolderReader:
+    """The entries of one folder in order, and how the folder looked when we last saw or changed it."""
+
+    def __init__(self, folder: str) -> None:
+        """Looks at the folder; ``load`` reads it."""
+        self.folder = folder
+        self.entries = os.path.join(folder, ENTRIES)
+        self._header = os.path.join(folder, METADATA)
+        self.names: dict[str, str] = {}
+        """Each id in lower case, and as it is."""
+        self._ids: list[str | None] = []
+        self._unread: dict[int, bytes] = {}
+        self._salvaged = False
+        self._identity = self._look_at_header()
+        self._changed = 0
+        self._settled = False
+
+    def __len__(self) -> int:
+        """How many places there are, those that salvage left empty included."""
+        return len(self._ids)
+
+    # ---- at opening
+
+    def load(self, *, alone: bool) -> FolderContents:
+        """Read everything. ``alone``: no writer can be at work, so what is missing now is missing for good."""
+        self.note_change()
+        contents = self._read_settled(alone)
+        self._take(contents)
+        return contents
+
+    def salvage(self) -> list[DamagedSessionError]:
+        """Parse every entry, and leave out what is no record; its place stays empty."""
+        self._salvaged = True
+        damage: list[DamagedSessionError] = []
+        breath = Breath()
+        for seq, entry_id in enumerate(self._ids):
+            breath.take()
+            try:
+                if entry_id is not None:
+                    self._parse(seq, entry_id, self._unread[seq])
+            except DamagedSessionError as error:
+                damage.append(error)
+                self._ids[seq] = None
+        return damage
+
+    # ---- afterwards
+
+    def read(self, after_seq: int, limit: int | None, *, alone: bool) -> Sequence[Record]:
+        """The records after ``after_seq``; behind the last one the folder is looked at anew."""
+        if after_seq + 1 >= len(self._ids):
+            self._look_again(alone)
+        records: list[Record] = []
+        breath = Breath()
+        for record in self._records(after_seq + 1):
+            if limit is not None and len(records) >= limit:
+                break
+            records.append(record)
+            breath.take()
+        return records
+
+    def forget(self) -> None:
+        """Let go of what was read and never asked for."""
+        self._unread.clear()
+
+    def _records(self, start: int) -> Iterator[Record]:
+        for seq in range(start, len(self._ids)):
+            entry_id = self._ids[seq]
+            if entry_id is not None:
+                line = self._unread.pop(seq, None)
+                yield self._parse(seq, entry_id, self._read_again(seq, entry_id) if line is None else line)
+
+    def _read_again(self, seq: int, entry_id: str) -> bytes:
+        path = os.path.join(self.entries, entry_file_name(entry_id))
+        try:
+            entry = read_entry_file(path, entry_id)
+        except FileNotFoundError as error:
+            raise self.stale(f"{entry_file_name(entry_id)} is gone") from error
+        except OSError as error:
+            raise StorageError(f"the entry cannot be read: {error.strerror}", path=path, entry_id=entry_id) from error
+        if entry is None or entry.seq != seq:
+            raise self.stale(f"{entry_file_name(entry_id)} was changed")
+        return entry.line
+
+    def _parse(self, seq: int, entry_id: str, line: bytes) -> Record:
+        path = os.path.join(self.entries, entry_file_name(entry_id))
+        record = parse_record(line, seq, path=path)
+        if record.id != entry_id:
+            raise DamagedSessionError(
+                f"invalid session record: id: {record.id!r:.140} is not the file's name", path=path, entry_id=entry_id
+            )
+        return record
+
+    def _look_again(self, alone: bool) -> None:
+        if self._look_at_header() != self._identity:
+            raise self.stale("its header was replaced or removed")
+        if self._salvaged or (self._folder_changed_at() == self._changed and (alone or self._settled)):
+            return
+        self.note_change()
+        if not list_entry_names(self.entries)[0].issuperset(name for name in self._ids if name is not None):
+            raise self.stale("entries were removed")
+        contents = self._read_settled(alone)
+        if contents.damage:
+            raise contents.damage[0]
+        if alone and contents.entries:
+            raise self.stale(f"somebody else added {entry_file_name(contents.entries[0].id)}")
+        self._take(contents)
+
+    # ---- for a writer
+
+    def check_as_left(self) -> None:
+        """Raise ``StaleSessionError`` unless the folder holds just the entries we know. O(1) if unchanged."""
+        if self._look_at_header() != self._identity:
+            raise self.stale("its header was replaced or removed")
+        if self._folder_changed_at() == self._changed:
+            return
+        ids, _ = list_entry_names(self.entries)
+        for entry_id in ids:
+            if self.names.get(entry_id.lower()) == entry_id:
+                continue
+            try:
+                found = read_entry_file(os.path.join(self.entries, entry_file_name(entry_id)), entry_id)
+            except (DamagedSessionError, FileNotFoundError) as error:
+                raise self.stale(f"somebody else wrote {entry_file_name(entry_id)}") from error
+            if found is not None:
+                raise self.stale(f"somebody else added {entry_file_name(entry_id)}, which holds seq {found.seq}")
+        if not ids.issuperset(self.names.values()):
+            raise self.stale("entries were removed")
+        self.note_change()
+
+    def take_note(self) -> bool:
+        """Note that the folder changed by our own hand. Whether it is still the one that we opened."""
+        self._changed = self._folder_changed_at()
+        self._settled = False
+        return self._changed != 0 and self._look_at_header() == self._identity
+
+    def remember(self, entry_id: str) -> None:
+        """This id takes the next place."""
+        self._ids.append(entry_id)
+        lower = entry_id.lower()
+        self.names[entry_id if lower == entry_id else lower] = entry_id
+
+    def note_change(self) -> None:
+        """The folder is about to be read, or is as we know it; remember when it changed."""
+        self._changed = self._folder_changed_at()
+        self._settled = time.time_ns() - self._changed > _SETTLED_NANOSECONDS
+
+    def stale(self, why: str) -> StaleSessionError:
+        """The error for a session that someone else changed."""
+        return StaleSessionError(
+            f"the session was changed by someone else: {why}; nothing more is written, open it anew", path=self.folder
+        )
+
+    # ---- the folder
+
+    def _read_settled(self, alone: bool) -> FolderContents:
+        """What is in the folder. A reader that meets a writer in mid-batch looks again before it reports."""
+        tries = 1 if alone else _READER_TRIES
+        while True:
+            tries -= 1
+            try:
+                contents = read_folder(self.entries, known=self.names, start=len(self._ids))
+            except FileNotFoundError as error:
+                if not os.path.isdir(self.entries):
+                    raise DamagedSessionError(
+                        f"the folder {ENTRIES} is missing; put it back (an empty one, if the session has no entries)",
+                        path=self.folder,
+                    ) from error
+                if tries <= 0:
+                    raise StorageError("files vanish while they are read; open it again", path=self.folder) from error
+            except OSError as error:
+                raise StorageError(f"the session cannot be read: {error}", path=self.folder) from error
+            else:
+                if contents.is_settled or tries <= 0:
+                    return contents
+            time.sleep(_READER_WAIT)
+
+    def _take(self, contents: FolderContents) -> None:
+        for entry in contents.entries:
+            self._ids.extend([None] * (entry.seq - len(self._ids)))
+            self.remember(entry.id)
+            self._unread[entry.seq] = entry.line
+
+    def _look_at_header(self) -> tuple[int, ...] | None:
+        try:
+            found = os.stat(self._header)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+    def _folder_changed_at(self) -> int:
+        try:
+            return os.stat(self.entries).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            # Whoever reads the folder next says that it is gone.
+            return 0

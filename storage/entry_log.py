@@ -1,0 +1,406 @@
+"""The log: every rule of the record, once, above any backend.
+
+It takes a snapshot of each entry at the call, gives it its place in the tree when its turn comes, has the backend commit
+it, and only then shows it. What it returns is decoded anew from the committed bytes, so it shares nothing with the store.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import warnings
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Final, cast, get_args
+
+import anyio
+import anyio.lowlevel
+
+from storage.decode import decode_entry, facts_of
+from storage.entries import Entry, EntryBase, iso_timestamp
+from storage.entry_path import IndexedPath
+from storage.errors import (
+    InvalidEntryError,
+    ReadOnlySessionError,
+    SessionClosedError,
+    SessionError,
+    WrongEventLoopError,
+)
+from storage.event_loops import Breath, EventLoop, current_loop, run_in_worker
+from storage.identifiers import check_entry_name, new_id
+from storage.index import NONE, EntryIndex
+from storage.messages import AssistantMessage, Message
+from storage.protocols import Facts, Record, SessionStorage, SessionWarning
+from storage.strict_json import encode_model
+from storage.write_queue import PendingWrite, WriteQueue, failure
+
+LEAF: Final = object()
+"""As a parent: the leaf at the time when the write's turn comes."""
+
+_PAGE = 512
+_MESSAGES = cast("tuple[type, ...]", get_args(Message))
+_ENVELOPE = {"seq", "type", "id", "parent_id"}
+_PLAIN_TEXT = re.compile(r"[!#-\[\]-~]+")
+_ROLES = {model.model_fields["role"].default: Facts(model.model_fields["role"].default) for model in _MESSAGES}
+_SLICE_SECONDS = 0.001
+
+
+class _Awaitable(Awaitable[None]):
+    def __init__(self, steps: Callable[[], Generator[Any, Any, None]]) -> None:
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._steps()
+
+
+class EntryLog:
+    """One session's entries, in order, on one event loop. Made by ``open``; closed by ``aclose``.
+
+    All methods belong to the loop that opened it; from elsewhere they raise ``WrongEventLoopError`` and touch nothing.
+    """
+
+    def __init__(self, storage: SessionStorage, loop: EventLoop, index: EntryIndex) -> None:
+        """Use ``open``."""
+        self.storage = storage
+        self.index = index
+        info = storage.info
+        self.inline = info.inline
+        self._names = info.ids_are_file_names
+        self._place = info.place or None
+        self._loop = loop
+        self._queue = WriteQueue(loop, self)
+        self._taint: BaseException | None = None
+        self._closed = False
+        self._reading = anyio.Lock()
+        self._read_only = _read_only_reason(storage, index)
+
+    @classmethod
+    async def open(cls, storage: SessionStorage) -> EntryLog:
+        """Read the whole of ``storage`` once, and index it.
+
+        Raises ``DamagedSessionError`` (a bad line, a duplicate id, a wrong place), and what the storage raises. The
+        storage is not closed then; who opened it does that.
+        """
+        loop = current_loop()
+        foreign = storage.info.header.branchline is None
+        index = EntryIndex(foreign=foreign)
+        await run_in_worker(lambda: _read_all(storage, index))
+        return cls(storage, loop, index)
+
+    @property
+    def writable(self) -> bool:
+        """Whether it takes appends."""
+        return self._read_only is None and self._taint is None and not self._closed
+
+    @property
+    def read_only_reason(self) -> str | None:
+        """Why it takes no appends, from the start."""
+        return self._read_only
+
+    @property
+    def warnings(self) -> tuple[SessionWarning, ...]:
+        """What was found at opening (and by ``refresh``) that lost nothing."""
+        broken = [
+            SessionWarning(
+                "broken_link",
+                f"entry {entry_id!r} points to {missing!r}, which "
+                + ("comes only later" if missing in self.index.ids else "is not in this session"),
+                line,
+                entry_id,
+            )
+            for entry_id, missing, line in self.index.broken
+        ]
+        return (*self.storage.info.warnings, *self.index.warnings, *broken)
+
+    @property
+    def leaf_id(self) -> str | None:
+        """The leaf after the last committed entry."""
+        return self.index.leaf_id
+
+    # --- writing
+
+    def append_message(self, message: Message, *, parent_id: Any = LEAF) -> PendingWrite:
+        """Record ``message`` as it is now; see ``append``."""
+        self._check_writable()
+        if not isinstance(message, _MESSAGES):
+            raise InvalidEntryError(
+                f"a {type(message).__name__} is no message; pass a UserMessage, AssistantMessage or ToolResultMessage"
+            )
+        data = encode_model(message)
+        if type(message) is AssistantMessage:
+            facts = Facts("assistant", None, (message.provider, message.model))
+        else:
+            facts = _ROLES[message.role]
+        entry_id = new_id()
+        write = PendingWrite(
+            self._queue,
+            entry_id,
+            "message",
+            b',"type":"message","id":"%b","parentId":' % entry_id.encode(),
+            b',"timestamp":"%b","message":%b}' % (iso_timestamp().encode(), data),
+            parent_id,
+            facts,
+            None,
+        )
+        self._queue.put(write)
+        return write
+
+    def append(
+        self, entry: Entry, *, check: Callable[[], None] | None = None, from_leaf: bool = False
+    ) -> PendingWrite:
+        """Record ``entry`` as it is now: validated and serialised at this call, whatever becomes of it afterwards (R6).
+
+        It hangs from the leaf at the time its turn comes, or from ``entry.parent_id`` if that was given (``None``: a new
+        root). ``check`` is called when its turn comes, with everything before it committed; what it raises is what
+        becomes of this write, and of no other. ``from_leaf`` writes the leaf at that time as the entry's ``fromId``.
+
+        Raises ``InvalidEntryError`` (naming the path to a value that JSON would alter), ``QueueFullError``,
+        ``ReadOnlySessionError``, ``SessionClosedError``, ``StorageError`` (tainted) and ``WrongEventLoopError``; then
+        nothing was queued. The write itself can fail with ``InvalidEntryError`` (duplicate id, missing parent).
+        """
+        self._check_writable()
+        if not isinstance(cast("Any", entry), EntryBase):
+            raise InvalidEntryError(f"a {type(entry).__name__} is no entry; pass one of storage.entries")
+        if self._names:
+            check_entry_name(entry.id)
+        body = encode_model(entry, exclude=_ENVELOPE)
+        head = b',"type":%b,"id":%b,"parentId":' % (_json_text(entry.type), _json_text(entry.id))
+        facts = facts_of(entry)
+        if entry.type == "leaf":
+            parent_id: Any = facts.target
+        else:
+            parent_id = entry.parent_id if "parent_id" in entry.model_fields_set else LEAF
+        write = PendingWrite(self._queue, entry.id, entry.type, head, b"," + body[1:], parent_id, facts, check)
+        write.from_leaf = from_leaf
+        self._queue.put(write)
+        return write
+
+    def assemble(self, writes: list[PendingWrite]) -> list[Record]:
+        """Give each write its parent and place. Those that fail their checks fail alone, and are taken out."""
+        index = self.index
+        ids = index.ids
+        seq = len(index)
+        leaf = index.leaf_id
+        records: list[Record] = []
+        new: set[str] = set()
+        failed: list[PendingWrite] = []
+        for write in writes:
+            parent = leaf if write.parent_id is LEAF else write.parent_id
+            entry_id = write.entry_id
+            if entry_id in ids or entry_id in new:
+                failed.append(write)
+                write.settle(
+                    InvalidEntryError(f"the id {entry_id!r} is taken in this session", path=self._place, entry_id=entry_id)
+                )
+                continue
+            if parent is not None and parent not in ids and parent not in new:
+                failed.append(write)
+                write.settle(
+                    InvalidEntryError(
+                        f"{write.kind} {entry_id!r} hangs from {parent!r}, which is no entry of this session",
+                        path=self._place,
+                        entry_id=entry_id,
+                    )
+                )
+                continue
+            if write.check is not None:
+                try:
+                    write.check()
+                except SessionError as error:
+                    failed.append(write)
+                    write.settle(error)
+                    continue
+            tail = write.tail
+            if write.from_leaf:
+                tail = b',"fromId":%b%b' % (_json_or_null(leaf), tail)
+            line = b'{"seq":%d%b%b%b' % (seq, write.head, _json_or_null(parent), tail)
+            records.append(Record(seq, entry_id, parent, write.kind, line, write.facts))
+            new.add(entry_id)
+            seq += 1
+            leaf = write.facts.target if write.kind == "leaf" else entry_id
+        for write in failed:
+            writes.remove(write)
+        return records
+
+    def commit(self, records: Sequence[Record]) -> Callable[[], None] | None:
+        """Hand a batch to the backend."""
+        return self.storage.commit(records)
+
+    def accept(self, records: Sequence[Record]) -> None:
+        """These are committed: from now on they are seen."""
+        add = self.index.add
+        for record in records:
+            add(record)
+
+    def taint(self, error: BaseException) -> None:
+        """Nobody knows what the store holds now: no I/O is tried again, and everything raises this first error."""
+        if self._taint is None:
+            self._taint = error
+
+    # --- reading
+
+    async def entry(self, entry_id: str) -> Entry:
+        """An entry, decoded anew. Raises ``EntryNotFoundError``."""
+        await self.settled()
+        return decode_entry(self.index.line(self.index.seq_of(entry_id)))
+
+    async def entries(self, *, after_seq: int = -1, limit: int = 1000) -> list[Entry]:
+        """A page of entries in the order they were committed, at most ``limit`` after ``after_seq``."""
+        if limit < 0 or after_seq < -1:
+            raise ValueError("limit is at least 0, and after_seq at least -1")
+        await self.settled()
+        stop = min(len(self.index), after_seq + 1 + limit)
+        return await self.decode(range(after_seq + 1, stop))
+
+    async def decode(self, places: Sequence[int]) -> list[Entry]:
+        """The entries at ``places``, in chunks that let the loop breathe. Bad lines that were skipped are left out."""
+        lines = self.index.lines
+        entries: list[Entry] = []
+        until = time.perf_counter() + _SLICE_SECONDS
+        for count, seq in enumerate(places):
+            line = lines[seq]
+            if line is not None:
+                entries.append(decode_entry(line))
+            if count & 15 == 15 and time.perf_counter() > until:
+                await anyio.lowlevel.checkpoint()
+                until = time.perf_counter() + _SLICE_SECONDS
+        return entries
+
+    async def path(self, leaf_id: str | None | object = LEAF) -> IndexedPath:
+        """The path to an entry (``LEAF``: the leaf; ``None``: before the first entry), lazily decoded.
+
+        Raises ``EntryNotFoundError``, and ``BrokenPathError`` where it runs through a parent that is not there.
+        """
+        await self.settled()
+        if leaf_id is LEAF:
+            leaf_id = self.index.leaf_id
+        path = IndexedPath(self.index, NONE if leaf_id is None else self.index.seq_of(cast("str", leaf_id)))
+        path.check()
+        return path
+
+    async def settled(self) -> None:
+        """Wait for the writes that were called before. Their failures belong to them; a tainted log raises here."""
+        self._check_usable()
+        await _Awaitable(self._queue.drain)
+        self._check_usable()
+
+    async def flush(self) -> None:
+        """Write everything that was queued. Raises the first failure that nobody was told of yet."""
+        await self.settled()
+        self._raise_unseen()
+
+    async def refresh(self) -> list[SessionWarning]:
+        """Show what another process added since (readers); a writer only flushes, for nobody else may write.
+
+        Raises ``StaleSessionError`` if the store lost what was read before.
+        """
+        await self.settled()
+        if self.writable:
+            return []
+        before = len(self.index.warnings)
+        async with self._reading:
+            index = self.index
+            while True:
+                after = len(index) - 1
+                records = await run_in_worker(lambda after=after: self.storage.read(after_seq=after, limit=_PAGE))
+                if not records:
+                    break
+                for record in records:
+                    index.add(record)
+        return index.warnings[before:]
+
+    async def aclose(self, *, close: Callable[[], None] | None = None) -> None:
+        """Write what is queued, and close the storage, whatever happens. Idempotent. ``close``: instead of the storage's own.
+
+        A cancellation is let through when the storage is closed. Raises the first failure that nobody was told of.
+        """
+        if self._closed:
+            return
+        self._check_loop()
+        self._closed = True
+        try:
+            if self._taint is None:
+                await _Awaitable(self._queue.drain_stubbornly)
+        finally:
+            await run_in_worker(close or self.storage.close)
+        self._raise_unseen()
+
+    def _raise_unseen(self) -> None:
+        unseen = self._queue.unseen
+        if unseen:
+            write = unseen[0]
+            error = write.error
+            unseen.clear()
+            if error is not None:
+                raise error
+
+    # --- checks
+
+    def _check_loop(self) -> None:
+        if not self._loop.is_current():
+            raise WrongEventLoopError(
+                "a session belongs to the event loop that opened it; open it again on this one, after closing it there",
+                path=self._place,
+            )
+
+    def _check_usable(self) -> None:
+        self._check_loop()
+        if self._closed:
+            raise SessionClosedError("the session is closed; open it again", path=self._place)
+        if self._taint is not None:
+            raise failure(self._taint)
+
+    def _check_writable(self) -> None:
+        if self._closed or self._taint is not None or not self._loop.is_current():
+            self._check_usable()
+        if self._read_only is not None:
+            raise ReadOnlySessionError(self._read_only, path=self._place)
+
+    def __del__(self) -> None:
+        queue = getattr(self, "_queue", None)
+        if queue and not self._closed:
+            warnings.warn(
+                f"a log was dropped with {len(queue)} entries that were never written; await the writes, or close the "
+                "session",
+                ResourceWarning,
+                source=self,
+                stacklevel=1,
+            )
+
+
+def _read_all(storage: SessionStorage, index: EntryIndex) -> None:
+    breath = Breath()
+    add = index.add
+    while records := storage.read(after_seq=len(index) - 1, limit=_PAGE):
+        for count, record in enumerate(records):
+            add(record)
+            if count & 31 == 31:
+                breath.take()
+
+
+def _read_only_reason(storage: SessionStorage, index: EntryIndex) -> str | None:
+    info = storage.info
+    if not info.writable:
+        return info.read_only_reason or "the session was opened for reading; open it with mode='write' to append"
+    if index.broken:
+        entry_id, missing, line = index.broken[0]
+        where = f" at line {line}" if line is not None else ""
+        return (
+            f"entry {entry_id!r}{where} points to {missing!r}, which is not there, so the tree is damaged and takes no "
+            "appends; fork a healthy path into a new session"
+        )
+    return None
+
+
+def _json_or_null(text: str | None) -> bytes:
+    return b"null" if text is None else _json_text(text)
+
+
+def _json_text(text: str) -> bytes:
+    """A text as JSON; ids and types are nearly always plain ASCII."""
+    if _PLAIN_TEXT.fullmatch(text):
+        return b'"%b"' % text.encode()
+    try:
+        return json.dumps(text, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidEntryError(f"the id or type {text!r:.140} holds a lone surrogate", entry_id=text) from error

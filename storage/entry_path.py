@@ -1,0 +1,182 @@
+"""A path through the tree, root to leaf, decoded only where one looks at it."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Protocol
+
+from storage.decode import decode_entry
+from storage.entries import Entry
+from storage.index import BROKEN, NONE, EntryIndex
+
+
+class EntryPath(Protocol):
+    """**Protocol:** the entries from the root (position 0) to a leaf. What a context is built from.
+
+    Pointers are positions on this path, or ``None`` where there is no such entry; none of them decodes anything.
+    """
+
+    def __len__(self) -> int: ...
+
+    def entry(self, position: int) -> Entry:
+        """The entry, decoded anew each time."""
+        ...
+
+    def line(self, position: int) -> bytes:
+        """The committed bytes."""
+        ...
+
+    def entry_id(self, position: int) -> str:
+        """The entry's id."""
+        ...
+
+    def entry_type(self, position: int) -> str:
+        """The entry's type."""
+        ...
+
+    def role(self, position: int) -> str:
+        """The message's role; "" for other types."""
+        ...
+
+    def size(self, position: int) -> int:
+        """Bytes of the committed line."""
+        ...
+
+    def position_of(self, entry_id: str) -> int | None:
+        """Where an entry is on this path; ``None`` if it is not on it."""
+        ...
+
+    def opener(self, position: int) -> int | None:
+        """The user message that opened the turn which the entry belongs to (R19)."""
+        ...
+
+    @property
+    def compaction(self) -> int | None:
+        """The newest compaction."""
+        ...
+
+    @property
+    def model(self) -> int | None:
+        """The newest model change, or the newest reply that changed the model."""
+        ...
+
+    @property
+    def thinking_level(self) -> int | None:
+        """The newest thinking level change."""
+        ...
+
+    @property
+    def active_tools(self) -> int | None:
+        """The newest active tools change."""
+        ...
+
+    @property
+    def request_header(self) -> int | None:
+        """The newest request header."""
+        ...
+
+    @property
+    def unknown(self) -> int | None:
+        """The newest entry of an unknown type or role that may not be ignored."""
+        ...
+
+    def working_memory(self) -> list[int]:
+        """The working memory entries since the newest ``clear``, it included, oldest first."""
+        ...
+
+    def edits(self) -> list[int]:
+        """The context edits, oldest first."""
+        ...
+
+
+class IndexedPath:
+    """The path to an entry of a log's index. The committed lines never change, so it stays right while others append."""
+
+    def __init__(self, index: EntryIndex, leaf: int) -> None:
+        """``leaf``: the place (``seq``) of the last entry, or ``NONE`` for the empty path before the first entry."""
+        self._index = index
+        self._leaf = leaf
+        self._length = index.depths[leaf] + 1 if leaf >= 0 else 0
+        self._backwards = array("q", [leaf] if leaf >= 0 else [])
+        self._state = index.state(leaf)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def _seq(self, position: int) -> int:
+        """The place of the entry at ``position``: the walk goes from the leaf up only as far as somebody asks."""
+        behind = self._length - 1 - position
+        backwards = self._backwards
+        if behind >= len(backwards):
+            parents = self._index.parents
+            seq = backwards[-1]
+            for _ in range(behind - len(backwards) + 1):
+                seq = parents[seq]
+                backwards.append(seq)
+        return backwards[behind]
+
+    def check(self) -> None:
+        """Raise ``BrokenPathError`` if the path does not reach a root. O(depth), a few nanoseconds a step."""
+        if self._length and self._index.parents[self._seq(0)] == BROKEN:
+            self._index.raise_broken(self._seq(0))
+
+    def _position(self, seq: int) -> int | None:
+        return None if seq == NONE else self._index.depths[seq]
+
+    def entry(self, position: int) -> Entry:
+        return decode_entry(self._index.line(self._seq(position)))
+
+    def line(self, position: int) -> bytes:
+        return self._index.line(self._seq(position))
+
+    def entry_id(self, position: int) -> str:
+        return self._index.names[self._seq(position)]
+
+    def entry_type(self, position: int) -> str:
+        return self._index.kind(self._seq(position))[0]
+
+    def role(self, position: int) -> str:
+        return self._index.kind(self._seq(position))[1]
+
+    def size(self, position: int) -> int:
+        return len(self._index.line(self._seq(position)))
+
+    def position_of(self, entry_id: str) -> int | None:
+        seq = self._index.ids.get(entry_id)
+        if seq is None:
+            return None
+        position = self._index.depths[seq]
+        return position if position < self._length and self._seq(position) == seq else None
+
+    def opener(self, position: int) -> int | None:
+        return self._position(self._index.state(self._seq(position)).opener)
+
+    @property
+    def compaction(self) -> int | None:
+        return self._position(self._state.compaction)
+
+    @property
+    def model(self) -> int | None:
+        return self._position(self._state.model)
+
+    @property
+    def thinking_level(self) -> int | None:
+        return self._position(self._state.thinking_level)
+
+    @property
+    def active_tools(self) -> int | None:
+        return self._position(self._state.active_tools)
+
+    @property
+    def request_header(self) -> int | None:
+        return self._position(self._state.request_header)
+
+    @property
+    def unknown(self) -> int | None:
+        return self._position(self._state.unknown)
+
+    def working_memory(self) -> list[int]:
+        return [self._index.depths[seq] for seq in self._index.chain(self._state.working_memory)]
+
+    def edits(self) -> list[int]:
+        return [self._index.depths[seq] for seq in self._index.chain(self._state.edit)]

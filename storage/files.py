@@ -1,0 +1,69 @@
+"""The few file operations that backends are made of, in one small seam, so that tests can record and break them.
+
+Files are made 0600 and folders 0700: a transcript is as secret as what was said in it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_BINARY = getattr(os, "O_BINARY", 0)  # Windows would otherwise translate newlines
+
+
+def create_file(path: str) -> int:
+    """A new file, open for appending. Raises ``FileExistsError``; never touches what is there."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | _BINARY, 0o600)
+
+
+def open_file(path: str, *, writing: bool) -> int:
+    """An existing file, for reading or for reading and appending."""
+    flags = (os.O_RDWR | os.O_APPEND) if writing else os.O_RDONLY
+    return os.open(path, flags | os.O_CLOEXEC | _BINARY)
+
+
+def create_folder(path: str) -> None:
+    """A new folder, and those above it. Raises ``FileExistsError`` if the last one is there already."""
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        os.makedirs(parent, mode=0o700, exist_ok=True)
+    os.mkdir(path, 0o700)
+
+
+def write(descriptor: int, data: bytes | memoryview) -> int:
+    """One ``write`` call; the number of bytes that the kernel took, which may be fewer."""
+    return os.write(descriptor, data)
+
+
+def truncate(descriptor: int, length: int) -> None:
+    """Cut the file to ``length`` bytes."""
+    os.ftruncate(descriptor, length)
+
+
+def sync_data(descriptor: int) -> None:
+    """Return when the file's bytes and its length survive power loss."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        # On macOS fsync leaves the data in the drive's cache.
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(descriptor)
+    else:
+        os.fsync(descriptor)
+
+
+def sync_folder(path: str) -> None:
+    """Return when the names in a folder survive power loss. Windows cannot, and does nothing."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def rename(source: str, target: str) -> None:
+    """Rename, replacing nothing of ours: the caller holds the writer's lock and knows that ``target`` is new."""
+    os.replace(source, target)

@@ -1,0 +1,298 @@
+"""The index of a session's tree: where each entry lies, what it hangs from, and what is in force there.
+
+The bytes are the record; this only finds them. Each entry has a pointer to the state that holds at it (the newest
+compaction, model, tools, … on its path), set when it is committed, so that nothing later depends on how deep it lies.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from storage.decode import parse_record
+from storage.errors import BrokenPathError, DamagedSessionError, EntryNotFoundError
+from storage.protocols import NO_FACTS, Facts, Record, SessionWarning
+
+NONE = -1
+"""No entry: the parent of a root."""
+
+BROKEN = -2
+"""A parent that is missing or comes later."""
+
+
+class State(NamedTuple):
+    """What is in force at an entry: for each thing the ``seq`` of the newest entry on its path that sets it, or ``NONE``."""
+
+    compaction: int = NONE
+    model: int = NONE
+    thinking_level: int = NONE
+    active_tools: int = NONE
+    request_header: int = NONE
+    working_memory: int = NONE
+    edit: int = NONE
+    unknown: int = NONE
+    turn: int = NONE
+    """The ``turn_start`` of the turn that is open here."""
+    turns: int = 0
+    """How many turns began on this path."""
+    opener: int = NONE
+    """The user message that opened the turn which this entry belongs to."""
+
+
+ROOT = State()
+
+_SIMPLE = {
+    "compaction": "compaction",
+    "thinking_level_change": "thinking_level",
+    "active_tools_change": "active_tools",
+    "request_header": "request_header",
+    "working_memory": "working_memory",
+    "context_edit": "edit",
+}
+_PLAIN = frozenset(("toolResult", "bashExecution", "custom", "system", "branchSummary", "compactionSummary"))
+
+
+class EntryIndex:
+    """All entries of one session. Not for threads: whoever fills it owns it."""
+
+    def __init__(self, *, foreign: bool = False) -> None:
+        """``foreign``: the file has no ``branchline`` header, so the first entry's missing parent makes it a root."""
+        self._foreign = foreign
+        self.ids: dict[str, int] = {}
+        self.names: list[str] = []
+        self.lines: list[bytes | None] = []
+        self.parents = array("q")
+        self.depths = array("l")
+        self._kinds = array("H")
+        self._kind_numbers: dict[tuple[str, str], int] = {}
+        self._kind_names: list[tuple[str, str]] = []
+        self._state_numbers = array("l")
+        self._states: list[State] = [ROOT]
+        self._models: dict[int, tuple[str | None, str | None]] = {}
+        self._previous: dict[int, int] = {}
+        """For working memory and context edits: the one before it on its path."""
+        self._clears: set[int] = set()
+        self.ended_turns: set[int] = set()
+        """The turn starts that have an end on some branch."""
+        self.labels: dict[str, int] = {}
+        self.name_seq = NONE
+        self.root_with_parent = NONE
+        """The first entry, if it counts as a root although it names a parent (a fork of pi's)."""
+        self.leaf_id: str | None = None
+        self.leaf_broken: str | None = None
+        self.warnings: list[SessionWarning] = []
+        self.broken: list[tuple[str, str, int | None]] = []
+        """Entries whose parent, and leaf lines whose target, is not there: (id, what is missing, line)."""
+
+    def __len__(self) -> int:
+        """The next ``seq``."""
+        return len(self.lines)
+
+    def add(self, record: Record) -> None:
+        """Take a committed record. Raises ``DamagedSessionError`` for a duplicate id or a place out of order."""
+        seq, entry_id, parent_id, kind, data, facts, line = record
+        if facts is None:
+            record = parse_record(data, seq)
+            if record.id != entry_id or record.parent_id != parent_id or record.type != kind:
+                raise DamagedSessionError(
+                    f"the storage says that entry {seq} is {kind} {entry_id!r}, its bytes say {record.type} {record.id!r}",
+                    entry_id=entry_id,
+                )
+            facts = record.facts or NO_FACTS
+        lines = self.lines
+        if seq != len(lines):
+            self._fill_gap(seq, line)
+        if entry_id in self.ids:
+            raise DamagedSessionError(
+                f"invalid session record at line {line or seq + 2}: the id {entry_id!r} was used before, by entry "
+                f"{self.ids[entry_id]}; nothing was changed",
+                line=line,
+                entry_id=entry_id,
+            )
+        parent = NONE if parent_id is None else self._find_parent(parent_id, entry_id, line)
+        self.ids[entry_id] = seq
+        self.names.append(entry_id)
+        lines.append(data)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
+        key = (kind, facts.role)
+        number = self._kind_numbers.get(key)
+        if number is None:
+            number = self._kind_numbers[key] = len(self._kind_names)
+            self._kind_names.append(key)
+        self._kinds.append(number)
+        above = self._state_numbers[parent] if parent >= 0 else 0
+        if kind == "message" and facts.role in _PLAIN:
+            self._state_numbers.append(above)
+        else:
+            state = self._states[above]
+            changed = self._next_state(state, seq, kind, facts)
+            if changed is state:
+                self._state_numbers.append(above)
+            else:
+                self._state_numbers.append(len(self._states))
+                self._states.append(changed)
+        if kind == "leaf":
+            self._move_leaf(facts.target, entry_id, line)
+        else:
+            self.leaf_id = entry_id
+            self.leaf_broken = None
+
+    def _fill_gap(self, seq: int, line: int | None) -> None:
+        if seq < len(self.lines):
+            raise DamagedSessionError(f"entry {seq} came twice; entry {len(self.lines)} was expected", line=line)
+        while len(self.lines) < seq:  # salvage: a bad line keeps its place
+            self.lines.append(None)
+            self.names.append("")
+            self.parents.append(BROKEN)
+            self.depths.append(0)
+            self._kinds.append(self._kind_numbers.setdefault(("", ""), len(self._kind_names)))
+            if len(self._kind_names) < len(self._kind_numbers):
+                self._kind_names.append(("", ""))
+            self._state_numbers.append(0)
+
+    def _find_parent(self, parent_id: str, entry_id: str, line: int | None) -> int:
+        parent = self.ids.get(parent_id)
+        if parent is not None:
+            return parent
+        if self._foreign and not self.ids and parent_id != entry_id:
+            self.root_with_parent = len(self.lines)
+            self.warnings.append(
+                SessionWarning(
+                    "root_with_parent",
+                    f"the first entry hangs from {parent_id!r}, which is not in this file (a fork of pi's); it counts as a root",
+                    line,
+                    entry_id,
+                )
+            )
+            return NONE
+        self.broken.append((entry_id, parent_id, line))
+        return BROKEN
+
+    def _move_leaf(self, target: str | None, entry_id: str, line: int | None) -> None:
+        self.leaf_id = target
+        self.leaf_broken = None
+        if target is not None and target not in self.ids:
+            self.leaf_broken = target
+            self.broken.append((entry_id, target, line))
+
+    def _next_state(self, state: State, seq: int, kind: str, facts: Facts) -> State:
+        if facts.unknown:
+            return state._replace(unknown=seq)
+        if kind == "message":
+            return self._after_message(state, seq, facts)
+        if kind == "turn_start":
+            return state._replace(turn=seq, turns=state.turns + 1, opener=NONE)
+        if kind == "turn_end":
+            self.ended_turns.add(state.turn)
+            return state._replace(turn=NONE)
+        if kind == "model_change":
+            return self._with_model(state, seq, facts)
+        name = _SIMPLE.get(kind)
+        if name is not None:
+            if kind == "working_memory" or kind == "context_edit":
+                self._previous[seq] = getattr(state, name)
+                if facts.target == "clear" and kind == "working_memory":
+                    self._clears.add(seq)
+            return state._replace(**{name: seq})
+        if kind == "label":
+            if facts.target is not None:
+                self.labels[facts.target] = seq
+        elif kind == "session_info":
+            self.name_seq = seq
+        return state
+
+    def _after_message(self, state: State, seq: int, facts: Facts) -> State:
+        if facts.role == "user":
+            if state.turn == NONE or state.opener == NONE:
+                return state._replace(opener=seq)
+            return state
+        if facts.model is not None:
+            return self._with_model(state, seq, facts)
+        return state
+
+    def _with_model(self, state: State, seq: int, facts: Facts) -> State:
+        model = facts.model
+        if model is None or model == (None, None) or (state.model >= 0 and self._models[state.model] == model):
+            return state
+        self._models[seq] = model
+        return state._replace(model=seq)
+
+    def seq_of(self, entry_id: str) -> int:
+        """The place of an entry. Raises ``EntryNotFoundError``."""
+        seq = self.ids.get(entry_id)
+        if seq is None:
+            raise EntryNotFoundError(
+                f"no entry {entry_id!r:.140} in this session; `entries()` lists them", entry_id=entry_id
+            )
+        return seq
+
+    def line(self, seq: int) -> bytes:
+        """The committed bytes of an entry."""
+        line = self.lines[seq]
+        if line is None:
+            raise EntryNotFoundError(f"entry {seq} is a bad line that was skipped")
+        return line
+
+    def kind(self, seq: int) -> tuple[str, str]:
+        """An entry's type, and its message's role ("" for other types)."""
+        return self._kind_names[self._kinds[seq]]
+
+    def state(self, seq: int) -> State:
+        """What is in force at an entry (``NONE``: before the first one)."""
+        return self._states[self._state_numbers[seq]] if seq >= 0 else ROOT
+
+    def model_at(self, seq: int) -> tuple[str | None, str | None] | None:
+        """Provider and model id that are in force at an entry."""
+        model = self.state(seq).model
+        return self._models[model] if model >= 0 else None
+
+    def chain(self, seq: int) -> list[int]:
+        """A working memory or context edit entry and those before it on its path (back to a clear), oldest first."""
+        chain: list[int] = []
+        while seq >= 0:
+            chain.append(seq)
+            if seq in self._clears:
+                break
+            seq = self._previous[seq]
+        chain.reverse()
+        return chain
+
+    def path(self, seq: int) -> list[int]:
+        """The places from the root to ``seq``. O(depth). Raises ``BrokenPathError``."""
+        path: list[int] = []
+        while seq >= 0:
+            path.append(seq)
+            seq = self.parents[seq]
+        if seq == BROKEN:
+            self.raise_broken(path[-1])
+        path.reverse()
+        return path
+
+    def raise_broken(self, seq: int) -> None:
+        """Raise the error that names the entry whose parent is not there."""
+        for entry_id, missing, line in self.broken:
+            if self.ids.get(entry_id) == seq:
+                why = "comes only later or in a cycle" if missing in self.ids else "is missing"
+                raise BrokenPathError(
+                    f"the path breaks at entry {entry_id!r}: its parent {missing!r} {why}; other paths can be read",
+                    line=line,
+                    entry_id=entry_id,
+                )
+        raise BrokenPathError("the path breaks at a bad line that was skipped; other paths can be read")
+
+    def is_on_path(self, seq: int, leaf: int) -> bool:
+        """Whether ``seq`` is ``leaf`` or above it. O(the distance)."""
+        depth = self.depths[seq]
+        while leaf >= 0 and self.depths[leaf] > depth:
+            leaf = self.parents[leaf]
+        return leaf == seq
+
+
+def build_index(records: Iterable[Record], *, foreign: bool = False) -> EntryIndex:
+    """An index over records in order; for tests and pure functions."""
+    index = EntryIndex(foreign=foreign)
+    for record in records:
+        index.add(record)
+    return index

@@ -1,0 +1,355 @@
+"""Writes wait here for their turn: first in, first out, committed in batches, by whoever awaits one (R6–R10).
+
+There is no background task. Who awaits an open write starts the batch at the head of the queue, and so on until its own
+is settled; while a batch is under way, it belongs to the queue: the worker's completion settles it, whatever is thrown
+into the task that started it. As long as anybody waits, the completion starts the next batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, Protocol
+
+from storage import workers
+from storage.errors import CommitFailed, QueueFullError, StaleSessionError, StorageError, WrongEventLoopError
+from storage.event_loops import EventLoop
+from storage.protocols import Record
+
+MAXIMUM_QUEUED_BYTES: Final = 16 * 1024 * 1024
+MAXIMUM_BATCH_BYTES: Final = 1024 * 1024
+MAXIMUM_BATCH_WRITES: Final = 256
+MAXIMUM_INLINE_BYTES: Final = 64 * 1024
+
+_QUEUED: Final = 0
+_UNDER_WAY: Final = 1
+_COMMITTED: Final = 2
+_FAILED: Final = 3
+
+
+class PendingWrite:
+    """A write that was taken and waits for its turn. Await it, any number of times, for the entry's id.
+
+    ``entry_id`` is known at once. Awaiting is a checkpoint, also when the write is settled already. A task that is
+    cancelled while the write is still queued leaves it queued; while it is being written, the cancellation waits for the
+    outcome. Raises what became of the write: ``InvalidEntryError``, ``NotOnPathError``, ``StorageError``, …
+    """
+
+    __slots__ = ("_error", "_queue", "_state", "_wakes", "check", "entry_id", "facts", "from_leaf", "head", "kind", "parent_id", "size", "tail")
+
+    def __init__(
+        self,
+        queue: WriteQueue,
+        entry_id: str,
+        kind: str,
+        head: bytes,
+        tail: bytes,
+        parent_id: Any,
+        facts: Any,
+        check: Callable[[], None] | None,
+    ) -> None:
+        self.entry_id = entry_id
+        self.kind = kind
+        self.head = head
+        self.tail = tail
+        self.parent_id = parent_id
+        self.facts = facts
+        self.check = check
+        self.from_leaf = False
+        self.size = len(head) + len(tail) + 80
+        self._queue = queue
+        self._state: int = _QUEUED
+        self._error: BaseException | None = None
+        self._wakes: list[Callable[[], None]] | None = None
+
+    def __await__(self) -> Generator[Any, Any, str]:
+        yield from self._queue.wait_for(self)
+        if self._error is not None:
+            raise self._queue.seen_failure(self, self._error)
+        return self.entry_id
+
+    async def wait(self) -> str:
+        """The same as awaiting it, as a coroutine, for task groups."""
+        return await self
+
+    def is_done(self) -> bool:
+        """Whether it is settled: committed or failed."""
+        return self._state >= _COMMITTED
+
+    def must_stay(self) -> bool:
+        """Whether it is being written at this moment."""
+        return self._state == _UNDER_WAY
+
+    def register(self, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called when it is settled."""
+        if self._wakes is None:
+            self._wakes = []
+        self._wakes.append(wake)
+        self._queue.awaited += 1
+
+    def unregister(self, wake: Callable[[], None]) -> None:
+        """Take that back."""
+        if self._wakes is not None and wake in self._wakes:
+            self._wakes.remove(wake)
+            self._queue.awaited -= 1
+
+    def under_way(self) -> None:
+        """Its batch begins."""
+        self._state = _UNDER_WAY
+
+    def settle(self, error: BaseException | None) -> None:
+        """Its outcome is known. Called once, on the event loop."""
+        self._error = error
+        self._state = _COMMITTED if error is None else _FAILED
+        wakes = self._wakes
+        if wakes:
+            self._wakes = None
+            self._queue.awaited -= len(wakes)
+            for wake in wakes:
+                wake()
+        elif error is not None:
+            self._queue.unseen.append(self)
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it failed; ``None`` while it is open, and when it is committed."""
+        return self._error
+
+    def __repr__(self) -> str:
+        state = ("queued", "being written", "committed", "failed")[self._state]
+        return f"<PendingWrite {self.kind} {self.entry_id} {state}>"
+
+
+class _Stubborn:
+    """A write that even a cancelled task waits for."""
+
+    def __init__(self, write: PendingWrite) -> None:
+        self._write = write
+        self.is_done = write.is_done
+        self.register = write.register
+        self.unregister = write.unregister
+
+    def must_stay(self) -> bool:
+        return True
+
+
+class Committer(Protocol):
+    """What the queue writes through."""
+
+    inline: bool
+
+    def assemble(self, writes: list[PendingWrite]) -> list[Record]:
+        """Give parent and place to each; those that fail their checks are settled and taken out of ``writes``."""
+        ...
+
+    def commit(self, records: Sequence[Record]) -> Callable[[], None] | None:
+        """The storage's ``commit``."""
+        ...
+
+    def accept(self, records: Sequence[Record]) -> None:
+        """These are committed: show them."""
+        ...
+
+    def taint(self, error: BaseException) -> None:
+        """It is not known what the store holds: nothing is asked of it again."""
+        ...
+
+
+class Batch:
+    """Writes that are committed with one write and one sync."""
+
+    __slots__ = ("error", "records", "writes")
+
+    def __init__(self, writes: list[PendingWrite], records: list[Record]) -> None:
+        self.writes = writes
+        self.records = records
+        self.error: BaseException | None = None
+
+
+class WriteQueue:
+    """The queue of one log, on one event loop."""
+
+    def __init__(self, loop: EventLoop, committer: Committer) -> None:
+        self.loop = loop
+        self._committer = committer
+        self._queue: deque[PendingWrite] = deque()
+        self._queued_bytes = 0
+        self._batch: Batch | None = None
+        self.awaited = 0
+        """How many tasks wait for a write that is not settled."""
+        self.unseen: list[PendingWrite] = []
+        """Writes that failed while nobody waited for them: ``flush`` raises the first."""
+        self._pump = loop.protect(self._start_batch)
+
+    def __len__(self) -> int:
+        """How many writes wait for their turn."""
+        return len(self._queue)
+
+    def put(self, write: PendingWrite) -> None:
+        """Take a write. Raises ``QueueFullError``, and then it is not taken; an empty queue takes any one entry."""
+        size = write.size
+        if self._queued_bytes + size > MAXIMUM_QUEUED_BYTES and self._queue:
+            raise QueueFullError(
+                f"{self._queued_bytes:,} bytes in {len(self._queue):,} entries wait to be written, and this one has "
+                f"{size:,}; nothing was queued. Await a pending write, or flush, then append again",
+                queued_bytes=self._queued_bytes,
+                entry_bytes=size,
+                limit=MAXIMUM_QUEUED_BYTES,
+            )
+        self._queue.append(write)
+        self._queued_bytes += size
+
+    def wait_for(self, write: PendingWrite) -> Generator[Any, Any, None]:
+        """Wait until ``write`` is settled, committing batches meanwhile. Does not raise its failure."""
+        loop = self.loop
+        if not loop.is_current():
+            raise WrongEventLoopError(
+                "this write belongs to another event loop or thread; await it where its session was opened"
+            )
+        # A checkpoint first, then drain: neighbours queue up meanwhile (one sync for them all), and a cancellation
+        # here leaves the write cleanly queued.
+        yield from loop.checkpoint()
+        while not write.is_done():
+            if self._batch is None:
+                self._pump()
+                if self._batch is None and not write.is_done():
+                    yield from loop.checkpoint()
+            else:
+                yield from loop.wait(write)
+
+    def drain(self) -> Generator[Any, Any, None]:
+        """Wait until everything that was queued before this call is settled."""
+        last = self._queue[-1] if self._queue else self._batch.writes[-1] if self._batch else None
+        if last is not None:
+            yield from self.wait_for(last)
+
+    def drain_stubbornly(self) -> Generator[Any, Any, None]:
+        """The same, but a cancellation waits until it is done. For closing, when nothing may be left behind."""
+        last = self._queue[-1] if self._queue else self._batch.writes[-1] if self._batch else None
+        if last is not None and not last.is_done():
+            if self._batch is None:
+                self.loop.call_soon(self._pump)
+            yield from self.loop.wait(_Stubborn(last))
+
+    def seen_failure(self, write: PendingWrite, error: BaseException) -> BaseException:
+        """Somebody was told that ``write`` failed."""
+        if write in self.unseen:
+            self.unseen.remove(write)
+        return error
+
+    def fail_queued(self, cause: BaseException) -> None:
+        """Everything queued at this moment fails, with the same first error as its cause."""
+        writes = list(self._queue)
+        self._queue.clear()
+        self._queued_bytes = 0
+        for write in writes:
+            write.settle(failure(cause))
+
+    def _take(self) -> list[PendingWrite]:
+        """The writes of the next batch. One with a check of its own begins a batch: it is checked against what is committed."""
+        queue = self._queue
+        write = queue.popleft()
+        writes = [write]
+        size = write.size
+        while queue:
+            write = queue[0]
+            if write.check is not None or size + write.size > MAXIMUM_BATCH_BYTES or len(writes) == MAXIMUM_BATCH_WRITES:
+                break
+            queue.popleft()
+            writes.append(write)
+            size += write.size
+        self._queued_bytes -= size
+        return writes
+
+    def _start_batch(self) -> None:
+        """Commit one batch: here and now, or in a worker. Only when none is under way."""
+        if self._batch is not None or not self._queue:
+            return
+        writes = self._take()
+        records = self._committer.assemble(writes)
+        if not records:
+            self._continue()
+            return
+        batch = self._batch = Batch(writes, records)
+        for write in writes:
+            write.under_way()
+        size = 0
+        for record in records:
+            size += len(record.data)
+        if not self._committer.inline or size > MAXIMUM_INLINE_BYTES:
+            workers.submit(lambda: self._commit_in_worker(batch))
+            return
+        try:
+            sync = self._committer.commit(records)
+        except BaseException as error:  # noqa: BLE001 - it settles every write of the batch; Ctrl-C is raised on below
+            batch.error = error
+            if isinstance(error, CommitFailed) and error.sync is not None:
+                workers.submit(lambda: self._sync_in_worker(batch, error.sync))
+                return
+            self._complete(batch)
+            if not isinstance(error, Exception):
+                raise
+            return
+        if sync is None:
+            self._complete(batch)
+        else:
+            workers.submit(lambda: self._sync_in_worker(batch, sync))
+
+    def _commit_in_worker(self, batch: Batch) -> None:
+        try:
+            sync = self._committer.commit(batch.records)
+        except BaseException as error:  # noqa: BLE001 - it settles every write of the batch
+            batch.error = error
+            sync = error.sync if isinstance(error, CommitFailed) else None
+        if sync is not None:
+            self._sync(batch, sync)
+        self.loop.call_soon_threadsafe(lambda: self._complete(batch))
+
+    def _sync_in_worker(self, batch: Batch, sync: Callable[[], None]) -> None:
+        self._sync(batch, sync)
+        self.loop.call_soon_threadsafe(lambda: self._complete(batch))
+
+    def _sync(self, batch: Batch, sync: Callable[[], None]) -> None:
+        try:
+            sync()
+        except BaseException as error:  # noqa: BLE001 - after a failed sync nothing is known, so the log is tainted
+            if batch.error is not None:
+                error.__context__ = batch.error
+            batch.error = error
+
+    def _complete(self, batch: Batch) -> None:
+        """Settle a batch: the index first, then its writes, then the turn of the next."""
+        error = batch.error
+        self._batch = None
+        committed = len(batch.records)
+        if error is not None:
+            if isinstance(error, CommitFailed):
+                committed = error.committed
+                error = error.__cause__ or error
+            else:
+                committed = 0
+                self._committer.taint(error)
+        if committed:
+            self._committer.accept(batch.records[:committed])
+            for write in batch.writes[:committed]:
+                write.settle(None)
+        if error is not None:
+            for write in batch.writes[committed:]:
+                write.settle(failure(error))
+            self.fail_queued(error)
+        self._continue()
+
+    def _continue(self) -> None:
+        if self.awaited and self._queue and self._batch is None:
+            self.loop.call_soon(self._pump)
+
+
+def failure(cause: BaseException) -> StorageError:
+    """The error for one write or read that a failing store took along; ``cause`` is one and the same for all."""
+    kind = StaleSessionError if isinstance(cause, StaleSessionError) else StorageError
+    error = kind(
+        cause.message if isinstance(cause, StorageError) else f"the store failed: {cause}",
+        path=getattr(cause, "path", None) or getattr(cause, "filename", None),
+    )
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,1 @@
+"""The tests: ``tests/storage``, ``tests/compaction`` and ``tests/harness`` mirror the packages."""

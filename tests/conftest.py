@@ -1,0 +1,25 @@
+"""What every test shares: each asynchronous test runs on asyncio and on trio."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+HOUSE = Path(__file__).parent / "house"
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(("asyncio", {}), id="asyncio"), pytest.param(("trio", {}), id="trio")],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    """The event loop that an asynchronous test runs on; read by anyio's own pytest plugin."""
+    return request.param
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of the repository itself, which the other Pythons do not repeat."""
+    for item in items:
+        if item.path.is_relative_to(HOUSE):
+            item.add_marker(pytest.mark.house)
