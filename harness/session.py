@@ -311,8 +311,10 @@ class Session:
         await self._log.settled()
         index = self._log.index
         records = await run_in_worker(lambda: fork_records(index, target_id, position))
-        create: Callable[..., Awaitable[Any]] = into.create if hasattr(into, "create") else cast("Any", into)
-        made = await create(cwd=self.header.cwd, parent_session=self.id, records=records)
+        create = cast("Callable[..., Awaitable[Any]]", getattr(into, "create", into))
+        made: Session | SessionStorage = await create(
+            cwd=self.header.cwd, parent_session=self.id, records=records
+        )
         return made if isinstance(made, Session) else await Session.open(made)
 
     async def flush(self) -> None:

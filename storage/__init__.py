@@ -35,6 +35,9 @@ from storage.entries import (
     UsageEntry,
     WorkingMemoryEntry,
 )
+from storage.entry_files import EntryFileStorage
+from storage.entry_log import EntryLog
+from storage.entry_path import EntryPath
 from storage.errors import (
     BranchlineError,
     BrokenPathError,
@@ -66,6 +69,8 @@ from storage.errors import (
 )
 from storage.header import SessionHeader, new_header, parse_header
 from storage.identifiers import check_session_id, new_id
+from storage.jsonl import JsonlStorage
+from storage.memory import Memory, MemoryStorage
 from storage.messages import (
     AssistantMessage,
     BashExecutionMessage,
@@ -93,6 +98,9 @@ from storage.protocols import (
     SessionWarning,
     StorageInfo,
 )
+from storage.recovery import RecoveredSession, recover_jsonl
+from storage.tree import children, common_ancestor, messages_on_path, path_to
+from storage.write_queue import PendingWrite
 
 __all__ = [
     "ActiveToolsChangeEntry",
@@ -122,12 +130,18 @@ __all__ = [
     "DeliveredEntry",
     "Durability",
     "Entry",
+    "EntryFileStorage",
+    "EntryLog",
     "EntryNotFoundError",
+    "EntryPath",
     "ImageContent",
     "InvalidEntryError",
     "InvalidIdError",
+    "JsonlStorage",
     "LabelEntry",
     "LeafEntry",
+    "Memory",
+    "MemoryStorage",
     "Message",
     "MessageEntry",
     "MetadataEntry",
@@ -136,10 +150,12 @@ __all__ = [
     "NotOnPathError",
     "PathReader",
     "PendingCallError",
+    "PendingWrite",
     "QueueFullError",
     "QueuedEntry",
     "ReadOnlySessionError",
     "Record",
+    "RecoveredSession",
     "Replacement",
     "RequestFacts",
     "RequestHeaderEntry",
@@ -175,9 +191,14 @@ __all__ = [
     "WorkingMemoryEntry",
     "WrongEventLoopError",
     "check_session_id",
+    "children",
+    "common_ancestor",
     "decode_entry",
+    "messages_on_path",
     "new_header",
     "new_id",
     "parse_header",
     "parse_record",
+    "path_to",
+    "recover_jsonl",
 ]

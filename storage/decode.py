@@ -11,6 +11,7 @@ import json
 from typing import Any, NoReturn, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from storage.entries import (
     CompactionEntry,
@@ -34,7 +35,10 @@ _KNOWN: TypeAdapter[Entry] = TypeAdapter(cast("type[Entry]", KnownEntry))
 _validate = _KNOWN.validator.validate_json
 
 _REQUIRED = frozenset(("id", "timestamp"))
-_ROLES = {model.model_fields["role"].default: Facts(role=model.model_fields["role"].default) for model in get_args(Message)}
+FACTS_OF_ROLES = {
+    role: Facts(role) for role in (model.model_fields["role"].default for model in get_args(Message))
+}
+"""What the index needs to know of a message that is no reply: its role."""
 
 
 def decode_entry(data: bytes) -> Entry:
@@ -74,7 +78,7 @@ def facts_of(entry: Entry) -> Facts:
         message = cast("MessageEntry", entry).message
         if type(message) is AssistantMessage:
             return Facts("assistant", None, (message.provider, message.model))
-        return _ROLES[message.role]
+        return FACTS_OF_ROLES[message.role]
     if isinstance(entry, LabelEntry | ContextEditEntry | LeafEntry):
         return Facts(target=entry.target_id)
     if isinstance(entry, CompactionEntry):
@@ -90,19 +94,19 @@ def facts_of(entry: Entry) -> Facts:
 
 def _second_reading(line: bytes, error: ValidationError, path: str | None, line_number: int | None) -> Entry:
     loaded = _load(line, path, line_number)
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    problems = error.errors(include_url=False)
     if problems[0]["type"] == "json_invalid":
         # Valid JSON all the same: the fast reader refuses escapes of lone surrogates, and more than about 200 levels.
         line = json.dumps(replace_surrogates(loaded), ensure_ascii=False, separators=(",", ":")).encode()
         try:
             return _validate(line, strict=True, by_name=False)
         except ValidationError as second:
-            problems = second.errors(include_url=False, include_context=False, include_input=False)
+            problems = second.errors(include_url=False)
     if not isinstance(loaded, dict):
         _refuse("not a JSON object", path, line_number)
     # Of ``str | list of parts`` the reader reports both; that it is no text says nothing where the parts were looked at.
     problems = [problem for problem in problems if problem["loc"][-1:] != ("str",)] or problems
-    if all(problem["type"] == "union_tag_invalid" for problem in problems):
+    if all(_is_new_name(problem) for problem in problems):
         of_message = problems[0]["loc"][:1] == ("message",)
         model = UnknownMessageEntry if of_message else UnknownEntry
         try:
@@ -112,6 +116,14 @@ def _second_reading(line: bytes, error: ValidationError, path: str | None, line_
     first = problems[0]
     place = ".".join(str(step) for step in first["loc"][1:] if not str(step).startswith("list["))
     _refuse(f"{place}: {first['msg']}" if place else first["msg"], path, line_number)
+
+
+def _is_new_name(problem: ErrorDetails) -> bool:
+    """Whether a type or role is a name that we do not know. A number or a list in its place is damage."""
+    if problem["type"] != "union_tag_invalid" or "ctx" not in problem:
+        return False
+    member = problem["ctx"]["discriminator"].strip("'")
+    return isinstance(problem["input"].get(member), str)
 
 
 def _load(line: bytes, path: str | None, line_number: int | None) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from storage.identifiers import new_id
-from storage.messages import AssistantContent, KnownMessage, Message, Usage, UserContent
+from storage.messages import AssistantContent, KnownMessage, Usage, UserContent
 from storage.models import RecordModel
 
 _second = -1
@@ -332,5 +332,3 @@ Entry = (
     | SessionInfoEntry
     | UnknownEntry
 )
-
-__all__ = [name for name in dir() if name.endswith("Entry")] + ["EntryBase", "Message", "Replacement", "RequestFacts", "iso_timestamp"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 from storage import files
 from storage.copying import renumbered
@@ -32,6 +32,7 @@ from storage.errors import (
     InvalidIdError,
     ReadOnlySessionError,
     SessionClosedError,
+    SessionError,
     SessionExistsError,
     SessionNotFoundError,
     StorageError,
@@ -42,6 +43,7 @@ from storage.header import SessionHeader, new_header
 from storage.identifiers import check_entry_name
 from storage.protocols import Corrupt, Durability, Mode, Record, SessionWarning, StorageInfo, TornTail
 
+T = TypeVar("T")
 _Unnameable = InvalidIdError | InvalidEntryError
 _SALVAGED = "it is damaged, and was opened to save what can be read (on_corrupt='skip')"
 
@@ -79,7 +81,9 @@ class EntryFileStorage:
         folder = _place(where)
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
         copies = renumbered(records)
-        return await run_in_worker(lambda: cls._create(folder, header, copies, durability), undo=cls.close)
+        return await run_in_worker(
+            lambda: _named(folder, lambda: cls._create(folder, header, copies, durability)), undo=cls.close
+        )
 
     @classmethod
     async def open(
@@ -97,8 +101,9 @@ class EntryFileStorage:
         Raises ``SessionNotFoundError``, ``SessionLockedError``, ``DamagedSessionError``, ``UnsupportedVersionError``
         and ``StorageError`` (it cannot be read); nothing was then changed. Cancelled, it leaves nothing open.
         """
-        attempt = partial(cls._open, _place(where), mode, durability, on_torn_tail, on_corrupt)
-        return await open_when_free(attempt, lock_timeout, undo=cls.close)
+        folder = _place(where)
+        attempt = partial(cls._open, folder, mode, durability, on_torn_tail, on_corrupt)
+        return await open_when_free(lambda: _named(folder, attempt), lock_timeout, undo=cls.close)
 
     @classmethod
     async def open_or_create(
@@ -132,7 +137,7 @@ class EntryFileStorage:
                             "this folder holds other things and no session; choose a folder of its own", path=folder
                         ) from error
 
-        return await open_when_free(attempt, lock_timeout, undo=cls.close)
+        return await open_when_free(lambda: _named(folder, attempt), lock_timeout, undo=cls.close)
 
     @property
     def info(self) -> StorageInfo:
@@ -195,7 +200,7 @@ class EntryFileStorage:
         self._closed = True
         self._reader.forget()
         delete_folder(self._folder, lock)
-        remove_leftovers(self._folder)
+        _named(self._folder, lambda: remove_leftovers(self._folder))
 
     # ---- opening
 
@@ -206,20 +211,22 @@ class EntryFileStorage:
             _check_name(record.id, names)
             names[record.id.lower()] = record.id
         lock = create_folder(folder, header, records, durable=durability == "fsync")
-        return cls._made(folder, header, lock, durability)
+        return cls._made(folder, header, lock, durability, records)
 
     @classmethod
     def _begin(cls, folder: str, header: SessionHeader, durability: Durability) -> Self:
         if os.path.isdir(folder) and os.listdir(folder) and is_ours(folder):
             lock = prepare_folder(folder, header, durable=durability == "fsync")
-            return cls._made(folder, header, lock, durability)
+            return cls._made(folder, header, lock, durability, ())
         return cls._create(folder, header, (), durability)
 
     @classmethod
-    def _made(cls, folder: str, header: SessionHeader, lock: WriterLock, durability: Durability) -> Self:
+    def _made(
+        cls, folder: str, header: SessionHeader, lock: WriterLock, durability: Durability, records: Sequence[Record]
+    ) -> Self:
         try:
             storage = cls(folder, header, lock, durability)
-            storage._load("raise", "raise")
+            storage._reader.adopt(records)
         except BaseException:
             lock.release()
             raise
@@ -313,6 +320,16 @@ class EntryFileStorage:
                 return records[:count], error
             names[record.id.lower()] = record.id
         return records, None
+
+
+def _named(folder: str, action: Callable[[], T]) -> T:
+    """What ``action`` returns; an ``OSError`` from it names the session: what cannot be read is not missing."""
+    try:
+        return action()
+    except SessionError:
+        raise
+    except OSError as error:
+        raise StorageError(f"the session's files cannot be used: {error}; nothing was changed", path=folder) from error
 
 
 def _place(where: str | os.PathLike[str]) -> str:

@@ -57,6 +57,13 @@ class FolderReader:
         self._take(contents)
         return contents
 
+    def adopt(self, records: Sequence[Record]) -> None:
+        """These were just written to a new folder: they need not be read."""
+        self.note_change()
+        for record in records:
+            self.remember(record.id)
+            self._unread[record.seq] = record.data
+
     def salvage(self) -> list[DamagedSessionError]:
         """Parse every entry, and leave out what is no record; its place stays empty."""
         self._salvaged = True
@@ -112,7 +119,11 @@ class FolderReader:
 
     def _parse(self, seq: int, entry_id: str, line: bytes) -> Record:
         path = os.path.join(self.entries, entry_file_name(entry_id))
-        record = parse_record(line, seq, path=path)
+        try:
+            record = parse_record(line, seq, path=path)
+        except DamagedSessionError as error:
+            error.entry_id = entry_id
+            raise
         if record.id != entry_id:
             raise DamagedSessionError(
                 f"invalid session record: id: {record.id!r:.140} is not the file's name", path=path, entry_id=entry_id

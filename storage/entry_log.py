@@ -16,7 +16,7 @@ from typing import Any, Final, cast, get_args
 import anyio
 import anyio.lowlevel
 
-from storage.decode import decode_entry, facts_of
+from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of
 from storage.entries import Entry, EntryBase, iso_timestamp
 from storage.entry_path import IndexedPath
 from storage.errors import (
@@ -32,16 +32,15 @@ from storage.index import NONE, EntryIndex
 from storage.messages import AssistantMessage, Message
 from storage.protocols import Facts, Record, SessionStorage, SessionWarning
 from storage.strict_json import encode_model
-from storage.write_queue import PendingWrite, WriteQueue, failure
+from storage.write_queue import CheckedWrite, PendingWrite, WriteQueue, failure
 
 LEAF: Final = object()
 """As a parent: the leaf at the time when the write's turn comes."""
 
 _PAGE = 512
-_MESSAGES = cast("tuple[type, ...]", get_args(Message))
+_MESSAGES = cast("tuple[type[Message], ...]", get_args(Message))
 _ENVELOPE = {"seq", "type", "id", "parent_id"}
 _PLAIN_TEXT = re.compile(r"[!#-\[\]-~]+")
-_ROLES = {model.model_fields["role"].default: Facts(model.model_fields["role"].default) for model in _MESSAGES}
 _SLICE_SECONDS = 0.001
 
 
@@ -65,6 +64,7 @@ class EntryLog:
         self.index = index
         info = storage.info
         self.inline = info.inline
+        self.commit = storage.commit
         self._names = info.ids_are_file_names
         self._place = info.place or None
         self._loop = loop
@@ -130,7 +130,7 @@ class EntryLog:
         if type(message) is AssistantMessage:
             facts = Facts("assistant", None, (message.provider, message.model))
         else:
-            facts = _ROLES[message.role]
+            facts = FACTS_OF_ROLES[message.role]
         entry_id = new_id()
         write = PendingWrite(
             self._queue,
@@ -140,14 +140,11 @@ class EntryLog:
             b',"timestamp":"%b","message":%b}' % (iso_timestamp().encode(), data),
             parent_id,
             facts,
-            None,
         )
         self._queue.put(write)
         return write
 
-    def append(
-        self, entry: Entry, *, check: Callable[[], None] | None = None, from_leaf: bool = False
-    ) -> PendingWrite:
+    def append(self, entry: Entry, *, check: Callable[[], None] | None = None, from_leaf: bool = False) -> PendingWrite:
         """Record ``entry`` as it is now: validated and serialised at this call, whatever becomes of it afterwards (R6).
 
         It hangs from the leaf at the time its turn comes, or from ``entry.parent_id`` if that was given (``None``: a new
@@ -170,8 +167,11 @@ class EntryLog:
             parent_id: Any = facts.target
         else:
             parent_id = entry.parent_id if "parent_id" in entry.model_fields_set else LEAF
-        write = PendingWrite(self._queue, entry.id, entry.type, head, b"," + body[1:], parent_id, facts, check)
-        write.from_leaf = from_leaf
+        tail = b"," + body[1:]
+        if check is None and not from_leaf:
+            write = PendingWrite(self._queue, entry.id, entry.type, head, tail, parent_id, facts)
+        else:
+            write = CheckedWrite(self._queue, entry.id, entry.type, head, tail, parent_id, facts, check, from_leaf)
         self._queue.put(write)
         return write
 
@@ -190,16 +190,8 @@ class EntryLog:
             if entry_id in ids or entry_id in new:
                 failed.append(write)
                 write.settle(
-                    InvalidEntryError(f"the id {entry_id!r} is taken in this session", path=self._place, entry_id=entry_id)
-                )
-                continue
-            if parent is not None and parent not in ids and parent not in new:
-                failed.append(write)
-                write.settle(
                     InvalidEntryError(
-                        f"{write.kind} {entry_id!r} hangs from {parent!r}, which is no entry of this session",
-                        path=self._place,
-                        entry_id=entry_id,
+                        f"the id {entry_id!r} is taken in this session", path=self._place, entry_id=entry_id
                     )
                 )
                 continue
@@ -210,6 +202,16 @@ class EntryLog:
                     failed.append(write)
                     write.settle(error)
                     continue
+            if parent is not None and parent not in ids and parent not in new:
+                failed.append(write)
+                write.settle(
+                    InvalidEntryError(
+                        f"{write.kind} {entry_id!r} hangs from {parent!r}, which is no entry of this session",
+                        path=self._place,
+                        entry_id=entry_id,
+                    )
+                )
+                continue
             tail = write.tail
             if write.from_leaf:
                 tail = b',"fromId":%b%b' % (_json_or_null(leaf), tail)
@@ -221,10 +223,6 @@ class EntryLog:
         for write in failed:
             writes.remove(write)
         return records
-
-    def commit(self, records: Sequence[Record]) -> Callable[[], None] | None:
-        """Hand a batch to the backend."""
-        return self.storage.commit(records)
 
     def accept(self, records: Sequence[Record]) -> None:
         """These are committed: from now on they are seen."""
@@ -266,7 +264,7 @@ class EntryLog:
                 until = time.perf_counter() + _SLICE_SECONDS
         return entries
 
-    async def path(self, leaf_id: str | None | object = LEAF) -> IndexedPath:
+    async def path(self, leaf_id: str | object | None = LEAF) -> IndexedPath:
         """The path to an entry (``LEAF``: the leaf; ``None``: before the first entry), lazily decoded.
 
         Raises ``EntryNotFoundError``, and ``BrokenPathError`` where it runs through a parent that is not there.

@@ -167,4 +167,3 @@ class Breath:
         if time.perf_counter() > self._until:
             time.sleep(self.PAUSE)
             self._until = time.perf_counter() + self.SLICE
-

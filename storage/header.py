@@ -41,9 +41,8 @@ def new_header(
     *, session_id: str | None = None, cwd: str | os.PathLike[str] | None = None, parent_session: str | None = None
 ) -> SessionHeader:
     """A header for a new session. Raises ``InvalidIdError`` before anything is made."""
-    given = {} if session_id is None else {"id": check_session_id(session_id)}
     return SessionHeader(
-        **given,
+        id=new_id() if session_id is None else check_session_id(session_id),
         cwd=os.fspath(cwd) if cwd is not None else os.getcwd(),
         parent_session=parent_session,
         branchline=ADDITIONS_VERSION,

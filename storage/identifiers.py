@@ -11,35 +11,43 @@ from storage.errors import InvalidIdError
 _SAFE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
 _DEVICES = re.compile(r"(?i)(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?")
 
-_random = b""
-_position = 0
+_BATCH = 256
+
+_endings: list[str] = []
+_millisecond = -1
+_beginning = ""
 
 
 def new_id() -> str:
     """A UUIDv7 (RFC 9562): 48 bits of milliseconds, then 74 random bits. It sorts roughly by time; order never relies on it.
 
-    The random bytes are drawn for 256 ids at once: a system call for each would cost more than all the rest.
+    The random parts of 256 ids are drawn at once, and the text of the millisecond is kept while it lasts: one by one,
+    an id would cost as much as writing its entry.
     """
-    global _random, _position
-    if _position >= len(_random):
-        _random = os.urandom(10 * 256)
-        _position = 0
-    digits = _random[_position : _position + 10].hex()
-    _position += 10
-    stamp = f"{time.time_ns() // 1_000_000:012x}"
-    variant = "89ab"[int(digits[3], 16) & 3]
-    return f"{stamp[:8]}-{stamp[8:]}-7{digits[:3]}-{variant}{digits[4:7]}-{digits[7:19]}"
+    global _millisecond, _beginning
+    millisecond = time.time_ns() // 1_000_000
+    if millisecond != _millisecond:
+        _millisecond = millisecond
+        stamp = f"{millisecond:012x}"
+        _beginning = f"{stamp[:8]}-{stamp[8:]}-7"
+    try:
+        return _beginning + _endings.pop()
+    except IndexError:
+        _endings.extend(_draw_endings())
+        return _beginning + _endings.pop()
 
 
-def _forget_random_bytes() -> None:
-    global _random, _position
-    _random = b""
-    _position = 0
+def _draw_endings() -> list[str]:
+    digits = os.urandom(10 * _BATCH).hex()
+    return [
+        f"{digits[at : at + 3]}-{'89ab'[int(digits[at + 3], 16) & 3]}{digits[at + 4 : at + 7]}-{digits[at + 7 : at + 19]}"
+        for at in range(0, 20 * _BATCH, 20)
+    ]
 
 
 if hasattr(os, "register_at_fork"):
     # A forked child must not hand out the ids its parent is about to hand out.
-    os.register_at_fork(after_in_child=_forget_random_bytes)
+    os.register_at_fork(after_in_child=_endings.clear)
 
 
 def check_session_id(session_id: str) -> str:

@@ -112,7 +112,11 @@ class LineScan:
             )
         elif not any(warning.code == "seq_differs" for warning in self.warnings):
             self.warnings.append(
-                SessionWarning("seq_differs", f"line {self.line} gives seq {given}, its place is {seq}; the place counts", self.line)
+                SessionWarning(
+                    "seq_differs",
+                    f"line {self.line} gives seq {given}, its place is {seq}; the place counts",
+                    self.line,
+                )
             )
 
     def tail_warning(self) -> SessionWarning | None:

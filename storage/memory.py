@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 
 from storage.copying import renumbered
-from storage.errors import CommitFailed, SessionLockedError, StaleSessionError  # noqa: F401 - CommitFailed documents commit
+from storage.errors import SessionLockedError, StaleSessionError
 from storage.header import SessionHeader, new_header
 from storage.protocols import Durability, Mode, Record, StorageInfo
 
@@ -55,7 +55,9 @@ class MemoryStorage:
         if memory.deleted:
             raise StaleSessionError("this session was deleted")
         if mode == "write" and memory.writer is not None:
-            raise SessionLockedError("the session in memory has a writer in this process; close it first", owner={"pid": os.getpid()})
+            raise SessionLockedError(
+                "the session in memory has a writer in this process; close it first", owner={"pid": os.getpid()}
+            )
         return cls(memory, writable=mode == "write")
 
     @property

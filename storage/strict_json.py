@@ -66,27 +66,35 @@ def replace_surrogates(value: Any) -> Any:
 
 
 def _is_lossless(model: RecordModel) -> bool:
-    """Whether every value below ``model`` is exactly of a type that JSON gives back, and not nested too deep."""
+    """Whether every value below ``model`` is exactly of a type that JSON gives back, and not nested too deep.
+
+    First the members that have types of their own, then the free values below them, level by level.
+    """
     free: list[Any] = []
     models: list[Any] = [model]
     while models:
         current = models.pop()
         extra: dict[str, Any] | None = current.__pydantic_extra__
-        members = [*current.__dict__.values(), *extra.values()] if extra else current.__dict__.values()
+        members = current.__dict__.values() if not extra else [*current.__dict__.values(), *extra.values()]
         for value in members:
-            kind = type(value)
+            kind = cast("type[Any]", type(value))
             if kind is str or value is None or kind is bool:
                 continue
-            if isinstance(value, RecordModel):
+            if kind is int:
+                if not -_INTEGER_LIMIT < value < _INTEGER_LIMIT:
+                    return False
+            elif isinstance(value, RecordModel):
                 models.append(value)
             elif kind is list and value and all([isinstance(item, RecordModel) for item in value]):
                 models.extend(value)
             else:
                 free.append(value)
+    if not free:
+        return True
     for _ in range(MAXIMUM_DEPTH + 1):
         deeper: list[Any] = []
         for value in free:
-            kind = type(value)
+            kind = cast("type[Any]", type(value))
             if kind is str or value is None or kind is bool:
                 continue
             if kind is int:
@@ -134,7 +142,7 @@ def _members(model: BaseModel) -> Iterator[tuple[str, Any]]:
 
 def _problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
     """Each value below ``value`` that JSON would alter, with the path to it. Slow: only after something failed."""
-    kind = type(value)
+    kind = cast("type[Any]", type(value))
     if value is None or kind is bool or kind is str:
         return
     if depth >= MAXIMUM_DEPTH and kind in (list, dict):
@@ -152,7 +160,7 @@ def _problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
         for position, item in enumerate(value):
             yield from _problems(item, f"{place}[{position}]", depth + 1)
     elif kind is dict:
-        for key, item in value.items():
+        for key, item in cast("dict[Any, Any]", value).items():
             if type(key) is not str:
                 yield place, f"the key {key!r:.80} is no text"
             elif _SURROGATES.search(key):

@@ -21,6 +21,9 @@ MAXIMUM_BATCH_BYTES: Final = 1024 * 1024
 MAXIMUM_BATCH_WRITES: Final = 256
 MAXIMUM_INLINE_BYTES: Final = 64 * 1024
 
+_LINKS: Final = 80
+"""Bytes of ``seq`` and parent id, about."""
+
 _QUEUED: Final = 0
 _UNDER_WAY: Final = 1
 _COMMITTED: Final = 2
@@ -35,18 +38,28 @@ class PendingWrite:
     outcome. Raises what became of the write: ``InvalidEntryError``, ``NotOnPathError``, ``StorageError``, …
     """
 
-    __slots__ = ("_error", "_queue", "_state", "_wakes", "check", "entry_id", "facts", "from_leaf", "head", "kind", "parent_id", "size", "tail")
+    __slots__ = (
+        "_error",
+        "_queue",
+        "_state",
+        "_wakes",
+        "entry_id",
+        "facts",
+        "head",
+        "kind",
+        "parent_id",
+        "size",
+        "tail",
+    )
+
+    check: Callable[[], None] | None = None
+    """Called when its turn comes; what it raises is what becomes of it."""
+
+    from_leaf = False
+    """Whether it names the leaf of that time as its ``fromId``."""
 
     def __init__(
-        self,
-        queue: WriteQueue,
-        entry_id: str,
-        kind: str,
-        head: bytes,
-        tail: bytes,
-        parent_id: Any,
-        facts: Any,
-        check: Callable[[], None] | None,
+        self, queue: WriteQueue, entry_id: str, kind: str, head: bytes, tail: bytes, parent_id: Any, facts: Any
     ) -> None:
         self.entry_id = entry_id
         self.kind = kind
@@ -54,9 +67,7 @@ class PendingWrite:
         self.tail = tail
         self.parent_id = parent_id
         self.facts = facts
-        self.check = check
-        self.from_leaf = False
-        self.size = len(head) + len(tail) + 80
+        self.size = len(head) + len(tail) + _LINKS
         self._queue = queue
         self._state: int = _QUEUED
         self._error: BaseException | None = None
@@ -120,6 +131,28 @@ class PendingWrite:
         return f"<PendingWrite {self.kind} {self.entry_id} {state}>"
 
 
+class CheckedWrite(PendingWrite):
+    """A write that needs a look at the tree when its turn comes."""
+
+    __slots__ = ("check", "from_leaf")
+
+    def __init__(
+        self,
+        queue: WriteQueue,
+        entry_id: str,
+        kind: str,
+        head: bytes,
+        tail: bytes,
+        parent_id: Any,
+        facts: Any,
+        check: Callable[[], None] | None,
+        from_leaf: bool,
+    ) -> None:
+        super().__init__(queue, entry_id, kind, head, tail, parent_id, facts)
+        self.check = check
+        self.from_leaf = from_leaf
+
+
 class _Stubborn:
     """A write that even a cancelled task waits for."""
 
@@ -164,6 +197,12 @@ class Batch:
         self.writes = writes
         self.records = records
         self.error: BaseException | None = None
+
+    def size(self) -> int:
+        """Bytes of its lines."""
+        if len(self.records) == 1:
+            return len(self.records[0].data)
+        return sum([len(record.data) for record in self.records])
 
 
 class WriteQueue:
@@ -253,7 +292,11 @@ class WriteQueue:
         size = write.size
         while queue:
             write = queue[0]
-            if write.check is not None or size + write.size > MAXIMUM_BATCH_BYTES or len(writes) == MAXIMUM_BATCH_WRITES:
+            if (
+                write.check is not None
+                or size + write.size > MAXIMUM_BATCH_BYTES
+                or len(writes) == MAXIMUM_BATCH_WRITES
+            ):
                 break
             queue.popleft()
             writes.append(write)
@@ -270,30 +313,31 @@ class WriteQueue:
         if not records:
             self._continue()
             return
-        batch = self._batch = Batch(writes, records)
-        for write in writes:
-            write.under_way()
-        size = 0
-        for record in records:
-            size += len(record.data)
-        if not self._committer.inline or size > MAXIMUM_INLINE_BYTES:
-            workers.submit(lambda: self._commit_in_worker(batch))
-            return
+        batch = Batch(writes, records)
+        if self._committer.inline and batch.size() <= MAXIMUM_INLINE_BYTES:
+            self._commit_here(batch)
+        else:
+            self._hand_over(batch, lambda: self._commit_in_worker(batch))
+
+    def _commit_here(self, batch: Batch) -> None:
         try:
-            sync = self._committer.commit(records)
+            sync = self._committer.commit(batch.records)
         except BaseException as error:  # noqa: BLE001 - it settles every write of the batch; Ctrl-C is raised on below
             batch.error = error
-            if isinstance(error, CommitFailed) and error.sync is not None:
-                workers.submit(lambda: self._sync_in_worker(batch, error.sync))
-                return
-            self._complete(batch)
-            if not isinstance(error, Exception):
-                raise
+            sync = error.sync if isinstance(error, CommitFailed) else None
+        if sync is not None:
+            self._hand_over(batch, lambda: self._sync_in_worker(batch, sync))
             return
-        if sync is None:
-            self._complete(batch)
-        else:
-            workers.submit(lambda: self._sync_in_worker(batch, sync))
+        self._complete(batch)
+        if batch.error is not None and not isinstance(batch.error, Exception):
+            raise batch.error
+
+    def _hand_over(self, batch: Batch, job: Callable[[], None]) -> None:
+        """The batch is under way in a worker: whoever waits for one of its writes stays until it is settled."""
+        self._batch = batch
+        for write in batch.writes:
+            write.under_way()
+        workers.submit(job)
 
     def _commit_in_worker(self, batch: Batch) -> None:
         try:

@@ -1,0 +1,264 @@
+"""Opening, creating, repairing and deleting the file of a JSONL session. Blocking code; nothing here knows the log."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from storage import files
+from storage.errors import (
+    BranchlineError,
+    DamagedSessionError,
+    SessionExistsError,
+    SessionNotFoundError,
+    StorageError,
+)
+from storage.event_loops import Breath
+from storage.file_lock import WriterLock
+from storage.header import SessionHeader
+from storage.line_scan import LineScan, is_blank
+from storage.protocols import Corrupt, Durability, Mode, Record, SessionWarning, StorageInfo, TornTail
+
+_PIECE = 1024 * 1024
+
+
+class OpenFile(NamedTuple):
+    """A session's file, open: how far it was read, what was found, and the writer's lock, if it may be written."""
+
+    path: str
+    descriptor: int
+    scan: LineScan
+    lock: WriterLock | None
+    info: StorageInfo
+    records: Sequence[Record]
+
+    def close(self) -> None:
+        """Close the file and free the lock."""
+        os.close(self.descriptor)
+        if self.lock is not None:
+            self.lock.release()
+
+
+def naming(path: str, action: Callable[[], OpenFile]) -> OpenFile:
+    """Run ``action``; an ``OSError`` of the system's becomes a ``StorageError`` that names the path. Unreadable is not missing."""
+    try:
+        return action()
+    except BranchlineError:
+        raise
+    except OSError as error:
+        raise StorageError(
+            f"cannot open the session: {error.strerror or error}; nothing was changed", path=path
+        ) from error
+
+
+def open_session_file(
+    path: str,
+    mode: Mode,
+    on_torn_tail: TornTail,
+    on_corrupt: Corrupt,
+    lock_timeout: float = 0,
+) -> OpenFile:
+    """Open and read the whole file; see ``JsonlStorage.open``."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        raise SessionNotFoundError("there is no session here; create one, or check the path", path=path) from None
+    writing = mode == "write"
+    lock = WriterLock.acquire(path + ".lock", lock_timeout) if writing else None
+    descriptor = -1
+    try:
+        descriptor = files.open_file(path, writing=writing)
+        scan = LineScan(path=path, on_corrupt=on_corrupt)
+        records = _scan_file(descriptor, scan)
+        header = _header_of(scan, path)
+        tail = scan.tail_warning()
+        warnings = [*scan.warnings]
+        reason = ""
+        if tail is not None:
+            if on_torn_tail == "raise":
+                raise DamagedSessionError(tail.message, path=path, line=tail.line)
+            if writing and on_torn_tail == "repair" and not scan.bad_lines:
+                warnings.append(_set_tail_aside(path, descriptor, scan))
+            else:
+                warnings.append(tail)
+                reason = f"{tail.message} (line {tail.line})"
+        if scan.bad_lines:
+            reason = f"{scan.bad_lines} bad lines were skipped, so the session can only be read"
+        if not writing:
+            reason = reason or "the session was opened for reading; open it with mode='write' to append"
+        if reason and lock is not None:
+            lock.release()  # somebody else may repair it
+            lock = None
+        info = StorageInfo(
+            header=header,
+            writable=not reason,
+            inline=True,
+            warnings=tuple(warnings),
+            place=path,
+            read_only_reason=reason,
+        )
+        return OpenFile(path, descriptor, scan, lock, info, records)
+    except BaseException:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if lock is not None:
+            lock.release()
+        raise
+
+
+def _scan_file(descriptor: int, scan: LineScan) -> list[Record]:
+    records: list[Record] = []
+    breath = Breath()
+    for piece in pieces(descriptor, 0):
+        for count, record in enumerate(scan.feed(piece)):
+            records.append(record)
+            if count & 31 == 31:
+                breath.take()
+    return records
+
+
+def _header_of(scan: LineScan, path: str) -> SessionHeader:
+    if scan.header is None:
+        raise SessionNotFoundError(
+            "the file holds no committed line, so there is no session yet; open_or_create makes one"
+            + ("" if is_blank(scan.tail) else " and sets the bytes aside"),
+            path=path,
+        )
+    return scan.header
+
+
+def _set_tail_aside(path: str, descriptor: int, scan: LineScan) -> SessionWarning:
+    """Move the bytes after the last newline to a side file, durably, and only then cut them off."""
+    line = scan.line + 1
+    length = len(scan.tail)
+    side = _write_side_file(path, scan.accepted, scan.tail)
+    files.truncate(descriptor, scan.accepted)
+    if os.fstat(descriptor).st_size != scan.accepted:
+        raise StorageError("the unterminated tail could not be cut off", path=path, line=line)
+    files.sync_data(descriptor)
+    scan.tail = b""
+    return SessionWarning(
+        "tail_repaired",
+        f"line {line} had {length:,} bytes without a newline, which were never committed; they were moved to {side}",
+        line,
+    )
+
+
+def _write_side_file(path: str, offset: int, data: bytes) -> str:
+    side = f"{path}.torn-{offset}"
+    while os.path.exists(side):
+        side = f"{path}.torn-{offset}-{secrets.token_hex(3)}"
+    descriptor = files.create_file(side)
+    try:
+        _write_all(descriptor, data)
+        files.sync_data(descriptor)
+    finally:
+        os.close(descriptor)
+    files.sync_folder(os.path.dirname(path))
+    return side
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[files.write(descriptor, view) :]
+
+
+def create_session_file(
+    path: str,
+    header: SessionHeader,
+    records: Sequence[Record],
+    durability: Durability,
+    *,
+    replace_empty: bool = False,
+) -> OpenFile:
+    """Write everything to a temporary file beside ``path``, sync it, and link it to its name, which must be free."""
+    folder, name = os.path.split(path)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    if os.path.lexists(path) and not replace_empty:
+        raise SessionExistsError("there is something here already; open it, or choose another place", path=path)
+    lock = WriterLock.acquire(path + ".lock", 0)
+    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
+    descriptor = -1
+    try:
+        if replace_empty:
+            _remove_uncommitted(path)
+        descriptor = files.create_file(temporary)
+        _write_lines(descriptor, [header.to_line(), *(record.data for record in records)])
+        if durability == "fsync":
+            files.sync_data(descriptor)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            raise SessionExistsError(
+                "there is something here already; open it, or choose another place", path=path
+            ) from None
+        os.unlink(temporary)
+        if durability == "fsync":
+            files.sync_folder(folder)
+        scan = LineScan(path=path)
+        scan.header = header
+        scan.seq = len(records)
+        info = StorageInfo(header=header, writable=True, inline=True, place=path)
+        return OpenFile(path, descriptor, scan, lock, info, records)
+    except BaseException:
+        if descriptor >= 0:
+            os.close(descriptor)
+        _remove(temporary)
+        lock.release()
+        raise
+
+
+def _write_lines(descriptor: int, lines: Iterable[bytes]) -> None:
+    block = bytearray()
+    for line in lines:
+        block += line
+        block += b"\n"
+        if len(block) >= _PIECE:
+            _write_all(descriptor, bytes(block))
+            block.clear()
+    _write_all(descriptor, bytes(block))
+
+
+def _remove_uncommitted(path: str) -> None:
+    """Take a file without a committed line out of the way; bytes that are no white space are kept beside it."""
+    try:
+        descriptor = files.open_file(path, writing=False)
+    except FileNotFoundError:
+        return
+    try:
+        scan = LineScan(path=path)
+        _scan_file(descriptor, scan)
+    finally:
+        os.close(descriptor)
+    if scan.header is not None:
+        raise SessionExistsError("another process made a session here this moment; open it", path=path)
+    if not is_blank(scan.tail):
+        _write_side_file(path, scan.accepted, scan.tail)
+    _remove(path)
+
+
+def delete_session_files(path: str) -> None:
+    """Remove a session's file and its side files, but not the lock file, which its holder removes last."""
+    folder, name = os.path.split(path)
+    _remove(path)
+    for entry in os.listdir(folder):
+        if entry.startswith((f"{name}.torn-", f".{name}.")):
+            _remove(os.path.join(folder, entry))
+    files.sync_folder(folder)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def pieces(descriptor: int, offset: int) -> Iterator[bytes]:
+    """The file's bytes from ``offset`` on, 1 MiB at a time."""
+    while piece := os.pread(descriptor, _PIECE, offset):
+        yield piece
+        offset += len(piece)
