@@ -1,52 +1,83 @@
-"""What the model is shown: the projection of a path, driven so that the event loop can breathe."""
+"""What the model is shown, as an app sees it: the projection of a path, driven so that the event loop can breathe."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-import anyio.lowlevel
-
-if TYPE_CHECKING:
-    from compaction.state import ModelChoice
-    from compaction.tokens import TokenEstimator
-    from storage.entry_path import EntryPath
-    from storage.messages import Message
-    from storage.protocols import SessionWarning
+from compaction.breathing import run_with_pauses
+from compaction.projection import Projection, UnknownEntries, project
+from compaction.selection import Transform
+from compaction.shown_unit import Shown
+from compaction.state import ModelChoice
+from compaction.tokens import TokenEstimator
+from compaction.walk import Projector
+from storage.entry_path import EntryPath
+from storage.protocols import SessionWarning
 
 CURRENT: Final = object()
 """As a leaf: the session's own, at that time."""
 
-Transform = Callable[[list[Any]], Sequence[Any]]
 
-
-@dataclass(frozen=True, slots=True)
 class SessionContext:
-    """What a model is shown, and what is in force."""
+    """What a model is shown at a leaf, and what is in force there. Always sendable (R20); nothing in it is shared.
 
-    messages: list[Message]
-    entry_ids: list[str | None]
-    system_prompt: str | None
-    model: ModelChoice | None
-    thinking_level: str
-    active_tools: list[str] | None
-    chars: int
-    tokens: int
-    dropped: list[str]
-    compaction_id: str | None
-    warnings: tuple[SessionWarning, ...]
+    ``entry_ids`` has for each message the entry it came from: a made-up result its reply's, a retained tail the
+    compaction's, a placeholder ``None``. ``chars`` is the size of the messages (R21). ``dropped`` lists the results
+    without a call that were left out. ``thinking_level`` is "off", the others ``None``, where nothing on the path says
+    otherwise. ``tools`` are the whole schemas of the newest request header.
+    """
+
+    def __init__(self, projection: Projection) -> None:
+        """Made by ``Session.build_context``."""
+        state = projection.state
+        self._projection = projection
+        self.messages: list[Shown] = projection.messages
+        self.entry_ids: list[str | None] = projection.entry_ids
+        self.system_prompt: str | None = state.system_prompt
+        self.model: ModelChoice | None = state.model
+        self.thinking_level: str = state.thinking_level
+        self.active_tools: list[str] | None = state.active_tools
+        self.tools: list[dict[str, Any]] | None = state.tools
+        self.working_memory: Mapping[str, Any] = state.working_memory
+        self.chars: int = projection.chars
+        self.dropped: list[str] = projection.dropped
+        self.compaction_id: str | None = projection.compaction_id
+        self.warnings: list[SessionWarning] = projection.warnings
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of messages, system prompt and tool schemas.
+
+        Where no token budget and no estimator had them counted, they are counted when first asked for: the provider's
+        count for the newest reply where there is one, else a rough estimate, a few microseconds a message.
+        """
+        return self._projection.tokens
+
+    def __repr__(self) -> str:
+        return f"<SessionContext {len(self.messages)} messages, {self.chars:,} characters>"
 
 
 async def build_context(
     path: EntryPath,
     *,
-    max_chars: int | None,
-    max_tokens: int | None,
-    estimator: TokenEstimator | None,
-    transforms: Sequence[Transform],
-    projectors: Mapping[str, Callable[..., Any]],
-    unknown_entries: Literal["raise", "skip"],
+    max_chars: int | None = None,
+    max_tokens: int | None = None,
+    estimator: TokenEstimator | None = None,
+    transforms: Sequence[Transform] = (),
+    projectors: Mapping[str, Projector] | None = None,
+    unknown_entries: UnknownEntries = "raise",
 ) -> SessionContext:
-    """Project ``path``."""
-    raise NotImplementedError
+    """The context at the end of ``path``; see ``compaction.projection.project``. Cancelled, it stops at its next pause."""
+    projection = await run_with_pauses(
+        project(
+            path,
+            max_chars=max_chars,
+            max_tokens=max_tokens,
+            estimator=estimator,
+            transforms=transforms,
+            projectors=projectors or {},
+            unknown_entries=unknown_entries,
+        )
+    )
+    return SessionContext(projection)

@@ -6,8 +6,11 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, cast
 
+from compaction.projection import UnknownEntries
+from compaction.selection import Transform
 from compaction.tokens import TokenEstimator
-from harness.context import CURRENT, SessionContext, Transform, build_context
+from compaction.walk import Projector
+from harness.context import CURRENT, SessionContext, build_context
 from harness.fork import ForkTarget, fork_records
 from harness.recovery import plan_recovery
 from storage.decode import decode_entry
@@ -271,13 +274,13 @@ class Session:
     async def build_context(
         self,
         *,
-        leaf_id: str | None | object = CURRENT,
+        leaf_id: str | object | None = CURRENT,
         max_chars: int | None = None,
         max_tokens: int | None = None,
         estimator: TokenEstimator | None = None,
         transforms: Sequence[Transform] = (),
-        projectors: Mapping[str, Callable[..., Any]] | None = None,
-        unknown_entries: Literal["raise", "skip"] = "raise",
+        projectors: Mapping[str, Projector] | None = None,
+        unknown_entries: UnknownEntries = "raise",
     ) -> SessionContext:
         """What the model is shown at ``leaf_id`` (default: the leaf): always sendable, within the budgets.
 
@@ -292,7 +295,7 @@ class Session:
             max_tokens=max_tokens,
             estimator=estimator,
             transforms=transforms,
-            projectors=projectors or {},
+            projectors=projectors,
             unknown_entries=unknown_entries,
         )
 
@@ -312,9 +315,7 @@ class Session:
         index = self._log.index
         records = await run_in_worker(lambda: fork_records(index, target_id, position))
         create = cast("Callable[..., Awaitable[Any]]", getattr(into, "create", into))
-        made: Session | SessionStorage = await create(
-            cwd=self.header.cwd, parent_session=self.id, records=records
-        )
+        made: Session | SessionStorage = await create(cwd=self.header.cwd, parent_session=self.id, records=records)
         return made if isinstance(made, Session) else await Session.open(made)
 
     async def flush(self) -> None:

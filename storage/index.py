@@ -31,6 +31,8 @@ class State(NamedTuple):
     request_header: int = NONE
     working_memory: int = NONE
     edit: int = NONE
+    system: int = NONE
+    """The newest system message (pi-coding-agent's way to record prompt and tools)."""
     unknown: int = NONE
     turn: int = NONE
     """The ``turn_start`` of the turn that is open here."""
@@ -50,7 +52,7 @@ _SIMPLE = {
     "working_memory": "working_memory",
     "context_edit": "edit",
 }
-_PLAIN = frozenset(("toolResult", "bashExecution", "custom", "system", "branchSummary", "compactionSummary"))
+_PLAIN = frozenset(("toolResult", "bashExecution", "custom", "branchSummary", "compactionSummary"))
 
 
 class EntryIndex:
@@ -71,7 +73,7 @@ class EntryIndex:
         self._states: list[State] = [ROOT]
         self._models: dict[int, tuple[str | None, str | None]] = {}
         self._previous: dict[int, int] = {}
-        """For working memory and context edits: the one before it on its path."""
+        """For working memory, context edits and system messages: the one before it on its path."""
         self._clears: set[int] = set()
         self.ended_turns: set[int] = set()
         """The turn starts that have an end on some branch."""
@@ -210,6 +212,9 @@ class EntryIndex:
             return state
         if facts.model is not None:
             return self._with_model(state, seq, facts)
+        if facts.role == "system":
+            self._previous[seq] = state.system
+            return state._replace(system=seq)
         return state
 
     def _with_model(self, state: State, seq: int, facts: Facts) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -242,12 +243,23 @@ def _remove_uncommitted(path: str) -> None:
 
 def delete_session_files(path: str) -> None:
     """Remove a session's file and its side files, but not the lock file, which its holder removes last."""
-    folder, name = os.path.split(path)
+    folder = os.path.dirname(path)
     _remove(path)
-    for entry in os.listdir(folder):
-        if entry.startswith((f"{name}.torn-", f".{name}.")):
-            _remove(os.path.join(folder, entry))
+    for side in side_files(path):
+        _remove(side)
     files.sync_folder(folder)
+
+
+def side_files(path: str) -> list[str]:
+    """What repairs and crashed creations left beside a session's file; the lock file is none of them.
+
+    The whole name is matched: ``x.jsonl.torn-1`` is a session id too, and the side files of that one are not ours.
+    """
+    folder, name = os.path.split(path)
+    ours = re.compile(
+        rf"{re.escape(name)}\.torn-[0-9]+(?:-[0-9a-f]{{6}})?|\.{re.escape(name)}\.[0-9a-f]{{12}}\.tmp"
+    )
+    return [os.path.join(folder, found) for found in os.listdir(folder) if ours.fullmatch(found)]
 
 
 def _remove(path: str) -> None:

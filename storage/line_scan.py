@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storage.decode import parse_line
+from storage.decode import facts_of, parse_entry
 from storage.errors import DamagedSessionError
 from storage.header import SessionHeader, parse_header
 from storage.protocols import Corrupt, Record, SessionWarning
 
 _BOM = b"\xef\xbb\xbf"
-_BLANK = b" \t\r\n\x0b\x0c"
 
 
 def is_blank(data: bytes) -> bool:
     """Whether there is nothing but white space in ``data``. A NUL is no white space: it is what power loss leaves."""
-    return not data.strip(_BLANK)
+    return not data or data.isspace()
 
 
 class LineScan:
@@ -57,46 +56,43 @@ class LineScan:
         for line in lines:
             self.line += 1
             self.accepted += len(line) + 1
-            if self.line == 1 and line.startswith(_BOM):
-                line = line[len(_BOM) :]  # noqa: PLW2901 - Windows editors put it there
-            if line.endswith(b"\r"):
-                line = line[:-1]  # noqa: PLW2901
-            if is_blank(line):
+            if line[-1:] == b"\r":
+                line = line[:-1]  # noqa: PLW2901 - CRLF
+            if not line or line.isspace():
                 continue
             if self.header is None:
-                self.header = parse_header(line, path=self._path)
+                self.header = parse_header(line.removeprefix(_BOM) if self.line == 1 else line, path=self._path)
                 self._strict_seq = self.header.branchline is not None
                 continue
             seq = self.seq
-            self.seq += 1
+            self.seq = seq + 1
             try:
-                record = self._record(line, seq)
+                yield self._record(line, seq)
             except DamagedSessionError as error:
                 if not self._skip:
                     raise
                 self.bad_lines += 1
                 self.warnings.append(SessionWarning("bad_line", error.message.split("; nothing was")[0], self.line))
-                continue
-            yield record
 
     def _record(self, line: bytes, seq: int) -> Record:
-        record, given = parse_line(line, seq, self._path, self.line)
-        if record.id in self._ids:
+        entry = parse_entry(line, self._path, self.line)
+        entry_id = entry.id
+        if entry_id in self._ids:
             raise DamagedSessionError(
-                f"invalid session record at line {self.line}: the id {record.id!r} was used by an earlier entry; "
+                f"invalid session record at line {self.line}: the id {entry_id!r} was used by an earlier entry; "
                 "nothing was changed, and opening with on_corrupt='skip' shows the rest",
                 path=self._path,
                 line=self.line,
-                entry_id=record.id,
+                entry_id=entry_id,
             )
-        if given != seq:
-            self._check_place(seq, given)
-        self._ids.add(record.id)
-        if record.parent_id == self._last_id:
-            # One string instead of two for nearly every entry: this is a third of the index's memory.
-            record = record._replace(parent_id=self._last_id)
-        self._last_id = record.id
-        return record
+        if entry.seq != seq:
+            self._check_place(seq, entry.seq)
+        self._ids.add(entry_id)
+        parent_id = entry.parent_id
+        if parent_id == self._last_id:
+            parent_id = self._last_id  # one string instead of two for nearly every entry: a third of the index's memory
+        self._last_id = entry_id
+        return Record(seq, entry_id, parent_id, entry.type, line, facts_of(entry), self.line)
 
     def _check_place(self, seq: int, given: int | None) -> None:
         if given is None:

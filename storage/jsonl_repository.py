@@ -1,0 +1,147 @@
+"""Sessions as JSONL files in one folder: ``<root>/<session id>.jsonl``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from storage.errors import SessionNotFoundError
+from storage.event_loops import run_in_worker
+from storage.file_lock import WriterLock, open_when_free
+from storage.folder_repository import FolderRepository
+from storage.jsonl import JsonlStorage
+from storage.jsonl_file import delete_session_files, open_session_file, side_files
+from storage.protocols import Corrupt, Mode, Record, TornTail
+from storage.repository import Mark, SessionSummary
+from storage.summaries import digest_all, digest_head_and_tail, digest_members, header_in, header_members, summarise
+
+READ_AT_EACH_END = 64 * 1024
+"""Bytes that a listing reads from the beginning, and from the end, of a file."""
+
+
+class JsonlRepository(FolderRepository[JsonlStorage]):
+    """A ``SessionRepository`` of JSONL files. Side files (``.lock``, ``.torn-<offset>``) are no sessions."""
+
+    suffix: ClassVar[str] = ".jsonl"
+
+    async def create(
+        self,
+        session_id: str | None = None,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        parent_session: str | None = None,
+        records: Iterable[Record] = (),
+    ) -> JsonlStorage:
+        """A new session; see ``SessionRepository.create``."""
+        session_id, path = await run_in_worker(lambda: self._free(session_id))
+        return await JsonlStorage.create(
+            path,
+            cwd=cwd,
+            session_id=session_id,
+            parent_session=parent_session,
+            records=records,
+            durability=self.durability,
+        )
+
+    async def open(
+        self,
+        session_id: str,
+        *,
+        mode: Mode = "write",
+        on_torn_tail: TornTail = "repair",
+        on_corrupt: Corrupt = "raise",
+        lock_timeout: float = 0,
+    ) -> JsonlStorage:
+        """The session of that id; see ``SessionRepository.open``."""
+        path = await run_in_worker(lambda: self._existing(session_id))
+        return await JsonlStorage.open(
+            path,
+            mode=mode,
+            durability=self.durability,
+            on_torn_tail=on_torn_tail,
+            on_corrupt=on_corrupt,
+            lock_timeout=lock_timeout,
+        )
+
+    async def open_or_create(
+        self,
+        session_id: str,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        on_corrupt: Corrupt = "raise",
+        lock_timeout: float = 0,
+    ) -> JsonlStorage:
+        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
+        path = await run_in_worker(lambda: self._existing_or_free(session_id))
+        return await JsonlStorage.open_or_create(
+            path,
+            cwd=cwd,
+            session_id=session_id,
+            durability=self.durability,
+            on_corrupt=on_corrupt,
+            lock_timeout=lock_timeout,
+        )
+
+    async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
+        """Delete the file and its side files; see ``SessionRepository.delete``."""
+        path = self.path_of(session_id)
+
+        def attempt() -> None:
+            try:
+                self._existing(session_id)
+            except SessionNotFoundError:
+                if not side_files(path):
+                    raise
+                # A deletion that was interrupted: what it left is still this session's.
+            lock = WriterLock.acquire(path + ".lock")
+            try:
+                delete_session_files(path)
+                lock.remove()
+            finally:
+                lock.release()
+
+        await open_when_free(lambda: self._naming(path, attempt), lock_timeout, undo=lambda _: None)
+
+    def _id_of(self, item: os.DirEntry[str]) -> str | None:
+        if not item.name.endswith(self.suffix) or item.name.startswith("."):
+            return None
+        is_session = item.is_symlink() or item.is_file(follow_symlinks=False)
+        return item.name.removesuffix(self.suffix) if is_session else None
+
+    def _changed_at(self, item: os.DirEntry[str]) -> int:
+        return item.stat(follow_symlinks=False).st_mtime_ns
+
+    def _summarise(self, mark: Mark, path: str, *, deep: bool) -> SessionSummary:
+        found: dict[str, Any] = {}
+
+        def look() -> dict[str, Any]:
+            size, head, tail = _read_ends(path)
+            found["size"] = size
+            digest = digest_members(digest_head_and_tail(head, tail), deep=False)
+            found.update(digest)
+            return {"size": size} | header_members(header_in(head, whole=tail is None, path=path)) | digest
+
+        def look_deep() -> dict[str, Any]:
+            opened = open_session_file(path, "read", "read_only", "raise")
+            try:
+                digest = digest_all(record.data for record in opened.records)
+                return header_members(opened.info.header) | digest_members(digest, deep=True)
+            finally:
+                opened.close()
+
+        return summarise(mark.id, path, mark.changed, None, look, *([look_deep] if deep else []))
+
+
+def _read_ends(path: str) -> tuple[int, bytes, bytes | None]:
+    """The file's size, its first bytes, and its last ones, or ``None`` if the first are all."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        size = os.fstat(descriptor).st_size
+        head = os.read(descriptor, READ_AT_EACH_END)
+        if size <= len(head):
+            return size, head, None
+        os.lseek(descriptor, max(len(head), size - READ_AT_EACH_END) - 1, os.SEEK_SET)
+        return size, head, os.read(descriptor, READ_AT_EACH_END + 1)
+    finally:
+        os.close(descriptor)

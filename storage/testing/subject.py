@@ -1,0 +1,109 @@
+"""What a clause works with: sessions of the backend under test, opened and closed as often as it likes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from storage.decode import parse_record
+from storage.entries import iso_timestamp
+from storage.entry_log import EntryLog
+from storage.event_loops import run_in_worker
+from storage.identifiers import new_id
+from storage.protocols import Mode, Record, SessionStorage
+
+StorageOpener = Callable[[str, Mode], SessionStorage | Awaitable[SessionStorage]]
+"""Opens the session of a name, and begins it if there is none; the same name gives the same session every time.
+
+``mode="read"`` is asked only for sessions that exist; a backend that has no readers raises ``NotImplementedError`` then.
+"""
+
+
+class ClauseFailed(AssertionError):
+    """The backend does not do what a clause asks for."""
+
+
+class AbilityAbsent(Exception):  # noqa: N818 - it is no error
+    """The backend has no such ability, and need not have it."""
+
+
+def expect(holds: object, otherwise: str) -> None:
+    """Raise ``ClauseFailed`` unless it holds. Unlike ``assert``, this also looks under ``python -O``."""
+    if not holds:
+        raise ClauseFailed(otherwise)
+
+
+class Subject:
+    """The backend under test, for one clause. ``close`` closes whatever the clause left open."""
+
+    _numbers = itertools.count(1)
+
+    def __init__(self, opener: StorageOpener) -> None:
+        """``opener`` as ``check_storage`` was given it."""
+        self._opener = opener
+        self._storages: list[SessionStorage] = []
+        self._logs: list[EntryLog] = []
+        self.name = f"conformance-{new_id()}-{next(self._numbers)}"
+        """The name of this clause's session."""
+
+    async def storage(self, mode: Mode = "write", *, name: str | None = None) -> SessionStorage:
+        """The session's storage, opened once more. Raises ``AbilityAbsent`` if there are no readers."""
+        try:
+            given = self._opener(name or self.name, mode)
+            storage = await given if isinstance(given, Awaitable) else given
+        except NotImplementedError as error:
+            raise AbilityAbsent(f"it cannot be opened with mode={mode!r}") from error
+        storage = cast("SessionStorage", storage)
+        self._storages.append(storage)
+        return storage
+
+    async def log(self, mode: Mode = "write", *, name: str | None = None) -> EntryLog:
+        """A log over the session's storage, opened once more."""
+        log = await EntryLog.open(await self.storage(mode, name=name))
+        self._logs.append(log)
+        return log
+
+    async def commit(self, storage: SessionStorage, *records: Record) -> None:
+        """Commit and sync as the log does: in a worker thread."""
+
+        def commit() -> None:
+            sync = storage.commit(records)
+            if sync is not None:
+                sync()
+
+        await run_in_worker(commit)
+
+    async def read_all(self, mode: Mode = "write") -> list[Record]:
+        """All that a newly opened storage reads; it is closed again."""
+        storage = await self.storage(mode)
+        records = await run_in_worker(lambda: list(storage.read()))
+        await run_in_worker(storage.close)
+        return records
+
+    async def close(self) -> None:
+        """Close all logs and storages."""
+        for log in self._logs:
+            await log.aclose()
+        for storage in self._storages:
+            await run_in_worker(storage.close)
+
+
+def record(seq: int, text: str = "hello", *, parent: str | None = None) -> Record:
+    """A record as the log makes it: a user message at place ``seq``."""
+    entry_id = new_id()
+    above = "null" if parent is None else f'"{parent}"'
+    line = (
+        f'{{"seq":{seq},"type":"message","id":"{entry_id}","parentId":{above},"timestamp":"{iso_timestamp()}",'
+        f'"message":{{"role":"user","content":"{text}","timestamp":0}}}}'
+    )
+    return parse_record(line.encode(), seq)
+
+
+def chain(count: int, *, start: int = 0, parent: str | None = None) -> list[Record]:
+    """``count`` records from place ``start``, each the child of the one before."""
+    records: list[Record] = []
+    for seq in range(start, start + count):
+        records.append(record(seq, f"message {seq}", parent=parent))
+        parent = records[-1].id
+    return records
