@@ -35,6 +35,7 @@ from storage.entries import (
     UsageEntry,
     WorkingMemoryEntry,
 )
+from storage.entry_file_repository import EntryFileRepository
 from storage.entry_files import EntryFileStorage
 from storage.entry_log import EntryLog
 from storage.entry_path import EntryPath
@@ -70,7 +71,9 @@ from storage.errors import (
 from storage.header import SessionHeader, new_header, parse_header
 from storage.identifiers import check_session_id, new_id
 from storage.jsonl import JsonlStorage
+from storage.jsonl_repository import JsonlRepository
 from storage.memory import Memory, MemoryStorage
+from storage.memory_repository import MemoryRepository
 from storage.messages import (
     AssistantMessage,
     BashExecutionMessage,
@@ -92,6 +95,7 @@ from storage.protocols import (
     BlobStore,
     Deletable,
     Durability,
+    Mode,
     PathReader,
     Record,
     SessionStorage,
@@ -131,6 +135,7 @@ __all__ = [
     "DeliveredEntry",
     "Durability",
     "Entry",
+    "EntryFileRepository",
     "EntryFileStorage",
     "EntryLog",
     "EntryNotFoundError",
@@ -138,14 +143,17 @@ __all__ = [
     "ImageContent",
     "InvalidEntryError",
     "InvalidIdError",
+    "JsonlRepository",
     "JsonlStorage",
     "LabelEntry",
     "LeafEntry",
     "Memory",
+    "MemoryRepository",
     "MemoryStorage",
     "Message",
     "MessageEntry",
     "MetadataEntry",
+    "Mode",
     "ModelChangeEntry",
     "ModelError",
     "NotOnPathError",

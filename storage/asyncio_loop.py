@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from asyncio import events
+from asyncio import _get_running_loop as running_loop  # pyright: ignore[reportPrivateUsage] - the public one raises
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,13 @@ class AsyncioLoop:
 
     __slots__ = ("_loop",)
 
+    checkpoint_is_bare = True
+
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     def is_current(self) -> bool:
-        return events._get_running_loop() is self._loop  # noqa: SLF001 # pyright: ignore
+        return running_loop() is self._loop
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)

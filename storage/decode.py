@@ -80,7 +80,7 @@ def facts_of(entry: Entry) -> Facts:
     if kind is MessageEntry:
         message = entry.message  # pyright: ignore[reportAttributeAccessIssue]
         if type(message) is AssistantMessage:
-            return _facts_of_reply(message.provider, message.model)
+            return facts_of_reply(message.provider, message.model)
         return FACTS_OF_ROLES[message.role]
     if isinstance(entry, LabelEntry | ContextEditEntry | LeafEntry):
         return Facts(target=entry.target_id)
@@ -96,7 +96,7 @@ def facts_of(entry: Entry) -> Facts:
 
 
 @lru_cache(maxsize=64)
-def _facts_of_reply(provider: str | None, model: str | None) -> Facts:
+def facts_of_reply(provider: str | None, model: str | None) -> Facts:
     """One object for all replies of a model: there are many, and they live as long as the records do."""
     return Facts("assistant", None, (provider, model))
 

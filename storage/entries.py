@@ -15,19 +15,24 @@ from storage.identifiers import new_id
 from storage.messages import AssistantContent, KnownMessage, Usage, UserContent
 from storage.models import RecordModel
 
+_millisecond = -1
 _second = -1
 _second_text = ""
+_millisecond_text = ""
 
 
 def iso_timestamp() -> str:
-    """Now, ISO 8601 in UTC with milliseconds. The text of the second is kept while it lasts."""
-    global _second, _second_text
-    milliseconds = time.time_ns() // 1_000_000
-    second, rest = divmod(milliseconds, 1000)
-    if second != _second:
-        _second = second
-        _second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-    return f"{_second_text}.{rest:03d}Z"
+    """Now, ISO 8601 in UTC with milliseconds. Its text is kept while it lasts, and that of the second too."""
+    global _millisecond, _millisecond_text, _second, _second_text
+    millisecond = time.time_ns() // 1_000_000
+    if millisecond != _millisecond:
+        second, rest = divmod(millisecond, 1000)
+        if second != _second:
+            _second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            _second = second
+        _millisecond_text = f"{_second_text}.{rest:03d}Z"
+        _millisecond = millisecond
+    return _millisecond_text
 
 
 class EntryBase(RecordModel):
@@ -42,6 +47,10 @@ class EntryBase(RecordModel):
     parent_id: str | None = None
     timestamp: str = Field(default_factory=iso_timestamp, min_length=1)
     ignorable: bool | None = None
+
+    @classmethod
+    def _absent(cls, name: str) -> bool:
+        return name != "parent_id" and super()._absent(name)  # given as ``None``, it makes a root
 
 
 class RequestFacts(RecordModel):

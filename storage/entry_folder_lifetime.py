@@ -222,7 +222,7 @@ def set_tail_aside(folder: str, tail: Sequence[StoredEntry]) -> str:
         if not os.path.isdir(torn):
             os.mkdir(torn, 0o700)
             files.sync_folder(folder)
-        for entry in reversed(tail):  # the last first, so that a repair cut short leaves a tail, never another gap
+        for entry in tail:  # cut short, it leaves a tail all the same: what is missing lies in the last batch
             name = entry_file_name(entry.id)
             target = os.path.join(torn, name)
             while os.path.lexists(target):
@@ -274,6 +274,7 @@ def remove_leftovers(folder: str) -> int:
     count = 0
     for found in os.listdir(parent):
         path = os.path.join(parent, found)
+        # Whoever makes one locks it first of all: without a lock file there is nothing in it.
         if not found.startswith(starts) or os.path.islink(path) or not os.path.exists(os.path.join(path, LOCK)):
             continue
         try:

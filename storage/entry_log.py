@@ -16,10 +16,11 @@ from typing import Any, Final, cast, get_args
 import anyio
 import anyio.lowlevel
 
-from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of
+from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of, facts_of_reply, parse_entry
 from storage.entries import Entry, EntryBase, iso_timestamp
 from storage.entry_path import IndexedPath
 from storage.errors import (
+    DamagedSessionError,
     InvalidEntryError,
     ReadOnlySessionError,
     SessionClosedError,
@@ -71,6 +72,8 @@ class EntryLog:
         self._queue = WriteQueue(loop, self)
         self._taint: BaseException | None = None
         self._closed = False
+        self._last_id: str | None = None
+        self._last_json = b"null"
         self._reading = anyio.Lock()
         self._read_only = _read_only_reason(storage, index)
 
@@ -127,16 +130,18 @@ class EntryLog:
                 f"a {type(message).__name__} is no message; pass a UserMessage, AssistantMessage or ToolResultMessage"
             )
         data = encode_model(message)
-        if type(message) is AssistantMessage:
-            facts = Facts("assistant", None, (message.provider, message.model))
+        if isinstance(message, AssistantMessage):
+            facts = facts_of_reply(message.provider, message.model)
         else:
             facts = FACTS_OF_ROLES[message.role]
         entry_id = new_id()
+        id_json = b'"%b"' % entry_id.encode()
         write = PendingWrite(
             self._queue,
             entry_id,
+            id_json,
             "message",
-            b',"type":"message","id":"%b","parentId":' % entry_id.encode(),
+            b',"type":"message","id":%b,"parentId":' % id_json,
             b',"timestamp":"%b","message":%b}' % (iso_timestamp().encode(), data),
             parent_id,
             facts,
@@ -161,17 +166,20 @@ class EntryLog:
         if self._names:
             check_entry_name(entry.id)
         body = encode_model(entry, exclude=_ENVELOPE)
-        head = b',"type":%b,"id":%b,"parentId":' % (_json_text(entry.type), _json_text(entry.id))
-        facts = facts_of(entry)
+        id_json = _json_text(entry.id)
+        head = b',"type":%b,"id":%b,"parentId":' % (_json_text(entry.type), id_json)
+        tail = b"," + body[1:]
+        facts = _read_back(entry, b'{"seq":0%bnull%b' % (head, tail))
         if entry.type == "leaf":
             parent_id: Any = facts.target
         else:
             parent_id = entry.parent_id if "parent_id" in entry.model_fields_set else LEAF
-        tail = b"," + body[1:]
         if check is None and not from_leaf:
-            write = PendingWrite(self._queue, entry.id, entry.type, head, tail, parent_id, facts)
+            write = PendingWrite(self._queue, entry.id, id_json, entry.type, head, tail, parent_id, facts)
         else:
-            write = CheckedWrite(self._queue, entry.id, entry.type, head, tail, parent_id, facts, check, from_leaf)
+            write = CheckedWrite(
+                self._queue, entry.id, id_json, entry.type, head, tail, parent_id, facts, check, from_leaf
+            )
         self._queue.put(write)
         return write
 
@@ -215,7 +223,9 @@ class EntryLog:
             tail = write.tail
             if write.from_leaf:
                 tail = b',"fromId":%b%b' % (_json_or_null(leaf), tail)
-            line = b'{"seq":%d%b%b%b' % (seq, write.head, _json_or_null(parent), tail)
+            parent_json = self._last_json if parent is self._last_id else _json_or_null(parent)
+            line = b'{"seq":%d%b%b%b' % (seq, write.head, parent_json, tail)
+            self._last_id, self._last_json = entry_id, write.id_json
             records.append(Record(seq, entry_id, parent, write.kind, line, write.facts))
             new.add(entry_id)
             seq += 1
@@ -388,6 +398,15 @@ def _read_only_reason(storage: SessionStorage, index: EntryIndex) -> str | None:
             "appends; fork a healthy path into a new session"
         )
     return None
+
+
+def _read_back(entry: Entry, line: bytes) -> Facts:
+    """What a reader will know of the line. Whatever a caller made of ``entry``, it must not make the session unreadable."""
+    try:
+        return facts_of(parse_entry(line, None, None))
+    except DamagedSessionError as error:
+        why = error.message.split("; nothing was")[0]
+        raise InvalidEntryError(f"this {type(entry).__name__} could not be read again: {why}", entry_id=entry.id) from error
 
 
 def _json_or_null(text: str | None) -> bytes:

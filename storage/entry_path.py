@@ -7,7 +7,7 @@ from typing import Protocol
 
 from storage.decode import decode_entry
 from storage.entries import Entry
-from storage.index import BROKEN, NONE, EntryIndex
+from storage.index import NONE, EntryIndex
 
 
 class EntryPath(Protocol):
@@ -102,6 +102,8 @@ class IndexedPath:
         self._leaf = leaf
         self._length = index.depths[leaf] + 1 if leaf >= 0 else 0
         self._backwards = array("q", [leaf] if leaf >= 0 else [])
+        self._known: dict[int, int] = {}
+        """Places that a pointer gave away, so that looking there needs no walk."""
         self._state = index.state(leaf)
 
     def __len__(self) -> int:
@@ -112,6 +114,9 @@ class IndexedPath:
         behind = self._length - 1 - position
         backwards = self._backwards
         if behind >= len(backwards):
+            known = self._known.get(position)
+            if known is not None:
+                return known
             parents = self._index.parents
             seq = backwards[-1]
             for _ in range(behind - len(backwards) + 1):
@@ -120,12 +125,24 @@ class IndexedPath:
         return backwards[behind]
 
     def check(self) -> None:
-        """Raise ``BrokenPathError`` if the path does not reach a root. O(depth), a few nanoseconds a step."""
-        if self._length and self._index.parents[self._seq(0)] == BROKEN:
-            self._index.raise_broken(self._seq(0))
+        """Raise ``BrokenPathError`` if the path does not reach a root. O(1)."""
+        if self._state.broken != NONE:
+            self._index.raise_broken(self._state.broken)
 
     def _position(self, seq: int) -> int | None:
-        return None if seq == NONE else self._index.depths[seq]
+        if seq == NONE:
+            return None
+        position = self._index.depths[seq]
+        self._known[position] = seq
+        return position
+
+    def _positions(self, newest: int) -> list[int]:
+        if newest == NONE:
+            return []
+        chain = self._index.chain(newest)
+        positions = [self._index.depths[seq] for seq in chain]
+        self._known.update(zip(positions, chain, strict=True))
+        return positions
 
     def entry(self, position: int) -> Entry:
         return decode_entry(self._index.line(self._seq(position)))
@@ -153,7 +170,7 @@ class IndexedPath:
         return position if position < self._length and self._seq(position) == seq else None
 
     def opener(self, position: int) -> int | None:
-        return self._position(self._index.state(self._seq(position)).opener)
+        return self._position(self._index.openers[self._seq(position)])
 
     @property
     def compaction(self) -> int | None:
@@ -180,10 +197,10 @@ class IndexedPath:
         return self._position(self._state.unknown)
 
     def working_memory(self) -> list[int]:
-        return [self._index.depths[seq] for seq in self._index.chain(self._state.working_memory)]
+        return self._positions(self._state.working_memory)
 
     def edits(self) -> list[int]:
-        return [self._index.depths[seq] for seq in self._index.chain(self._state.edit)]
+        return self._positions(self._state.edit)
 
     def system_messages(self) -> list[int]:
-        return [self._index.depths[seq] for seq in self._index.chain(self._state.system)]
+        return self._positions(self._state.system)

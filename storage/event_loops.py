@@ -40,6 +40,9 @@ class Waitable(Protocol):
 class EventLoop(Protocol):
     """One running event loop."""
 
+    checkpoint_is_bare: bool
+    """Whether a bare ``yield`` is this loop's checkpoint, which saves two generators."""
+
     def is_current(self) -> bool:
         """Whether the caller runs on this loop, in its thread."""
         ...

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, Literal, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from storage.errors import InvalidIdError, SessionExistsError, SessionNotFoundError, StorageError
+from storage.errors import InvalidIdError, SessionError, SessionExistsError, SessionNotFoundError, StorageError
 from storage.event_loops import Breath, run_in_worker
 from storage.identifiers import check_session_id, is_safe_name, new_id
-from storage.protocols import Durability, SessionStorage
+from storage.protocols import Durability, Record, SessionStorage
 from storage.repository import (
     Forkable,
     Mark,
@@ -29,8 +30,8 @@ _AT_ONCE = 64
 """How many sessions are summarised in one go, which a cancellation waits for."""
 
 
-class FolderRepository(Generic[S]):
-    """The part of a repository on disk that does not depend on the backend. Nothing is cached: the folder is the truth."""
+class FolderRepository(ABC, Generic[S]):
+    """The part of a repository on disk that does not depend on the backend. The folder is the truth, nothing else."""
 
     suffix: ClassVar[str] = ""
     """What follows the id in the name of a session's file or folder."""
@@ -51,7 +52,7 @@ class FolderRepository(Generic[S]):
         """
         found = await run_in_worker(self._scan)
         page, rest = marks_of_page(found, after, limit)
-        summaries: list_of[SessionSummary] = []
+        summaries: list[SessionSummary] = []
         for start in range(0, len(page), _AT_ONCE):
             some = page[start : start + _AT_ONCE]
             summaries += await run_in_worker(lambda some=some: self._summarise_all(some, deep))
@@ -70,33 +71,40 @@ class FolderRepository(Generic[S]):
         *,
         position: Literal["at", "before"] = "at",
         session_id: str | None = None,
-    ) -> object:
+    ) -> Any:
         """A new session here with the path to ``target_id`` in ``source``; see ``SessionRepository.fork``."""
         return await fork_into(source, self.create, target_id, position, session_id)
 
     # ---- what a backend adds
 
-    async def create(self, session_id: str | None = None) -> S:
-        """See ``SessionRepository.create``."""
-        raise NotImplementedError
+    @abstractmethod
+    async def create(
+        self,
+        session_id: str | None = None,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        parent_session: str | None = None,
+        records: Iterable[Record] = (),
+    ) -> S:
+        """A new session; see ``SessionRepository.create``."""
 
+    @abstractmethod
     def _id_of(self, item: os.DirEntry[str]) -> str | None:
         """The id of the session that ``item`` is; ``None`` if it is none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _changed_at(self, item: os.DirEntry[str]) -> int:
         """When that session was last written to, in nanoseconds since 1970."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _summarise(self, mark: Mark, path: str, *, deep: bool) -> SessionSummary:
         """What there is to tell of one session."""
-        raise NotImplementedError
 
     # ---- blocking, in a worker
 
     def _scan(self) -> Sequence[Mark]:
         """A mark for every session."""
-        marks: list_of[Mark] = []
+        marks: list[Mark] = []
         breath = Breath()
         try:
             with os.scandir(self.root) as found:
@@ -118,7 +126,7 @@ class FolderRepository(Generic[S]):
             return 0  # gone this moment, or not to be looked at: then its summary says so
 
     def _summarise_all(self, marks: Sequence[Mark], deep: bool) -> Sequence[SessionSummary]:
-        summaries: list_of[SessionSummary] = []
+        summaries: list[SessionSummary] = []
         breath = Breath()
         for mark in marks:
             breath.take()
@@ -134,7 +142,7 @@ class FolderRepository(Generic[S]):
         def refuse() -> dict[str, object]:
             if is_safe_name(session_id):
                 raise _symlink(path)
-            raise InvalidIdError("its name is no session id, so it can only be opened by its path; rename it", path=path)
+            raise InvalidIdError("its name is no session id; open it by its path, or rename it", path=path)
 
         return refuse if os.path.islink(path) or not is_safe_name(session_id) else None
 
@@ -164,6 +172,20 @@ class FolderRepository(Generic[S]):
             )
         return session_id, path
 
+    def _existing_or_free(self, session_id: str) -> str:
+        try:
+            return self._existing(session_id)
+        except SessionNotFoundError:
+            return self._free(session_id)[1]
+
+    def _deleting(self, path: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except SessionError:
+            raise
+        except OSError as error:
+            raise StorageError(f"the session could not be deleted: {error}", path=path) from error
+
     def _names(self) -> set[str]:
         try:
             return set(os.listdir(self.root))
@@ -174,9 +196,6 @@ class FolderRepository(Generic[S]):
 
     def _ids(self, names: set[str]) -> Sequence[str]:
         return [name.removesuffix(self.suffix) for name in names if name.endswith(self.suffix)]
-
-
-list_of = list  # the method of that name hides the type inside the class
 
 
 def _symlink(path: str) -> StorageError:

@@ -12,6 +12,7 @@ from storage.entries import iso_timestamp
 from storage.errors import DamagedSessionError, UnsupportedVersionError
 from storage.identifiers import check_session_id, new_id
 from storage.models import RecordModel
+from storage.strict_json import replace_surrogates
 
 FORMAT_VERSION = 3
 """The version of the pi family's file format that we read and write."""
@@ -43,8 +44,8 @@ def new_header(
     """A header for a new session. Raises ``InvalidIdError`` before anything is made."""
     return SessionHeader(
         id=new_id() if session_id is None else check_session_id(session_id),
-        cwd=os.fspath(cwd) if cwd is not None else os.getcwd(),
-        parent_session=parent_session,
+        cwd=replace_surrogates(os.fspath(cwd) if cwd is not None else os.getcwd()),  # a folder's name may be no Unicode
+        parent_session=replace_surrogates(parent_session),
         branchline=ADDITIONS_VERSION,
     )
 

@@ -34,12 +34,12 @@ class State(NamedTuple):
     system: int = NONE
     """The newest system message (pi-coding-agent's way to record prompt and tools)."""
     unknown: int = NONE
+    broken: int = NONE
+    """The entry on this path whose parent is not there."""
     turn: int = NONE
     """The ``turn_start`` of the turn that is open here."""
     turns: int = 0
     """How many turns began on this path."""
-    opener: int = NONE
-    """The user message that opened the turn which this entry belongs to. The last field: it changes most often."""
 
 
 ROOT = State()
@@ -52,7 +52,6 @@ _SIMPLE = {
     "working_memory": "working_memory",
     "context_edit": "edit",
 }
-_PLAIN = frozenset(("toolResult", "bashExecution", "custom", "branchSummary", "compactionSummary"))
 
 
 class EntryIndex:
@@ -66,6 +65,8 @@ class EntryIndex:
         self.lines: list[bytes | None] = []
         self.parents = array("q")
         self.depths = array("l")
+        self.openers = array("l")
+        """For each entry the user message that opened the turn it belongs to (R19), or ``NONE``."""
         self._kinds = array("H")
         self._kind_numbers: dict[tuple[str, str], int] = {}
         self._kind_names: list[tuple[str, str]] = []
@@ -112,7 +113,11 @@ class EntryIndex:
                 line=line,
                 entry_id=entry_id,
             )
-        parent = NONE if parent_id is None else self._find_parent(parent_id, entry_id, line)
+        if parent_id is None:
+            parent = NONE
+        else:
+            known = self.ids.get(parent_id)
+            parent = self._missing_parent(parent_id, entry_id, line) if known is None else known
         self.ids[entry_id] = seq
         self.names.append(entry_id)
         lines.append(data)
@@ -124,17 +129,26 @@ class EntryIndex:
             number = self._kind_numbers[key] = len(self._kind_names)
             self._kind_names.append(key)
         self._kinds.append(number)
-        above = self._state_numbers[parent] if parent >= 0 else 0
-        if kind == "message" and facts.role in _PLAIN:
-            self._state_numbers.append(above)
+        if parent >= 0:
+            above = self._state_numbers[parent]
         else:
-            state = self._states[above]
+            above = 0 if parent == NONE else len(self._states)
+            if parent == BROKEN:
+                self._states.append(ROOT._replace(broken=seq))
+        state = self._states[above]
+        opener = self.openers[parent] if parent >= 0 else NONE
+        if kind == "message" and facts.role == "user":
+            if state.turn == NONE or opener < state.turn:
+                opener = seq
+        else:
+            if kind == "turn_start":
+                opener = NONE
             changed = self._next_state(state, seq, kind, facts)
-            if changed is state:
-                self._state_numbers.append(above)
-            else:
-                self._state_numbers.append(len(self._states))
+            if changed is not state:
+                above = len(self._states)
                 self._states.append(changed)
+        self._state_numbers.append(above)
+        self.openers.append(opener)
         if kind == "leaf":
             self._move_leaf(facts.target, entry_id, line)
         else:
@@ -149,15 +163,13 @@ class EntryIndex:
             self.names.append("")
             self.parents.append(BROKEN)
             self.depths.append(0)
+            self.openers.append(NONE)
             self._kinds.append(self._kind_numbers.setdefault(("", ""), len(self._kind_names)))
             if len(self._kind_names) < len(self._kind_numbers):
                 self._kind_names.append(("", ""))
             self._state_numbers.append(0)
 
-    def _find_parent(self, parent_id: str, entry_id: str, line: int | None) -> int:
-        parent = self.ids.get(parent_id)
-        if parent is not None:
-            return parent
+    def _missing_parent(self, parent_id: str, entry_id: str, line: int | None) -> int:
         if self._foreign and not self.ids and parent_id != entry_id:
             self.root_with_parent = len(self.lines)
             self.warnings.append(
@@ -185,7 +197,7 @@ class EntryIndex:
         if kind == "message":
             return self._after_message(state, seq, facts)
         if kind == "turn_start":
-            return state._replace(turn=seq, turns=state.turns + 1, opener=NONE)
+            return state._replace(turn=seq, turns=state.turns + 1)
         if kind == "turn_end":
             self.ended_turns.add(state.turn)
             return state._replace(turn=NONE)
@@ -206,10 +218,6 @@ class EntryIndex:
         return state
 
     def _after_message(self, state: State, seq: int, facts: Facts) -> State:
-        if facts.role == "user":
-            if state.turn == NONE or state.opener == NONE:
-                return State._make((*state[:-1], seq))  # ``_replace`` would cost more than all the rest
-            return state
         if facts.model is not None:
             return self._with_model(state, seq, facts)
         if facts.role == "system":

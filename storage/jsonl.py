@@ -207,15 +207,16 @@ class JsonlStorage:
         except OSError as error:
             raise self._cut_back([record.data for record in records], written, error) from error
         size = self._size + len(data)
-        status = os.fstat(descriptor)
-        if status.st_size != size or status.st_nlink == 0:
-            self._give_up(len(data), status)
+        if os.lseek(descriptor, 0, os.SEEK_CUR) != size:  # O_APPEND: where our last byte really went
+            self._give_up(len(data))
         self._size = size
         self._next_seq += len(records)
         return self._sync if self._durable else None
 
     def _sync(self) -> None:
         files.sync_data(self._descriptor)
+        if os.fstat(self._descriptor).st_nlink == 0:
+            raise StaleSessionError("the file was deleted while we wrote; open the session anew", path=self._path)
 
     def _check_place(self) -> None:
         """Before a write: the file at our path is still ours, and ends where we left it."""
@@ -236,10 +237,10 @@ class JsonlStorage:
                 path=self._path,
             )
 
-    def _give_up(self, length: int, status: os.stat_result) -> None:
+    def _give_up(self, length: int) -> None:
         """After a write that did not land where it should: take it back if it is the file's end, and write no more."""
         end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        if status.st_size == end and end > self._size + length:
+        if os.fstat(self._descriptor).st_size == end and end > self._size + length:
             files.truncate(self._descriptor, end - length)
         raise StaleSessionError(
             "someone else changed the file while we wrote; our entry was taken back where it was the file's end; open the "

@@ -91,7 +91,7 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
             try:
                 self._existing(session_id)
             except SessionNotFoundError:
-                if not side_files(path):
+                if not os.path.isdir(self.root) or not side_files(path):
                     raise
                 # A deletion that was interrupted: what it left is still this session's.
             lock = WriterLock.acquire(path + ".lock")
@@ -101,7 +101,7 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
             finally:
                 lock.release()
 
-        await open_when_free(lambda: self._naming(path, attempt), lock_timeout, undo=lambda _: None)
+        await open_when_free(lambda: self._deleting(path, attempt), lock_timeout, undo=lambda _: None)
 
     def _id_of(self, item: os.DirEntry[str]) -> str | None:
         if not item.name.endswith(self.suffix) or item.name.startswith("."):
@@ -113,16 +113,19 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
         return item.stat(follow_symlinks=False).st_mtime_ns
 
     def _summarise(self, mark: Mark, path: str, *, deep: bool) -> SessionSummary:
-        found: dict[str, Any] = {}
+        head: bytes = b""
+        whole = False
 
-        def look() -> dict[str, Any]:
+        def look_at_ends() -> dict[str, Any]:
+            nonlocal head, whole
             size, head, tail = _read_ends(path)
-            found["size"] = size
-            digest = digest_members(digest_head_and_tail(head, tail), deep=False)
-            found.update(digest)
-            return {"size": size} | header_members(header_in(head, whole=tail is None, path=path)) | digest
+            whole = tail is None
+            return {"size": size} | digest_members(digest_head_and_tail(head, tail), deep=False)
 
-        def look_deep() -> dict[str, Any]:
+        def look_at_header() -> dict[str, Any]:
+            return header_members(header_in(head, whole=whole, path=path))
+
+        def look_at_all() -> dict[str, Any]:
             opened = open_session_file(path, "read", "read_only", "raise")
             try:
                 digest = digest_all(record.data for record in opened.records)
@@ -130,7 +133,8 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
             finally:
                 opened.close()
 
-        return summarise(mark.id, path, mark.changed, None, look, *([look_deep] if deep else []))
+        looks = [look_at_ends, look_at_header, look_at_all]
+        return summarise(mark.id, path, mark.changed, None, *(looks if deep else looks[:2]))
 
 
 def _read_ends(path: str) -> tuple[int, bytes, bytes | None]:
@@ -138,10 +142,11 @@ def _read_ends(path: str) -> tuple[int, bytes, bytes | None]:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
     try:
         size = os.fstat(descriptor).st_size
+        if size <= 2 * READ_AT_EACH_END:
+            return size, os.read(descriptor, 2 * READ_AT_EACH_END), None
         head = os.read(descriptor, READ_AT_EACH_END)
-        if size <= len(head):
-            return size, head, None
-        os.lseek(descriptor, max(len(head), size - READ_AT_EACH_END) - 1, os.SEEK_SET)
+        # One byte more: if that is a newline, the first line of the tail is whole.
+        os.lseek(descriptor, size - READ_AT_EACH_END - 1, os.SEEK_SET)
         return size, head, os.read(descriptor, READ_AT_EACH_END + 1)
     finally:
         os.close(descriptor)

@@ -22,12 +22,27 @@ class RecordModel(BaseModel):
         validate_by_name=True,
         validate_by_alias=True,
         extra="allow",
+        validate_assignment=True,  # a field changed to what could not be read again is refused where it is changed
         allow_inf_nan=False,
         ser_json_inf_nan="constants",
     )
 
     always_written: ClassVar[tuple[str, ...]] = ()
     """Fields with a default that are written even when the caller did not give them."""
+
+    needed_to_read: ClassVar[frozenset[str]] = frozenset()
+    """Those of them without which the line could not be read again. (Objects that were not made by ``__init__`` but by
+    ``model_validate`` or a ``TypeAdapter`` count only what they were given.)"""
+
+    free_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that hold any plain JSON, but no models."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        cls.free_fields = tuple(name for name, field in cls.model_fields.items() if field.annotation is Any)
+        names = {"type", "role", "timestamp"} if "id" in cls.always_written else {"type", "role"}
+        cls.needed_to_read = frozenset(names.intersection(cls.always_written))
 
     if not TYPE_CHECKING:
 

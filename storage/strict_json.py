@@ -21,8 +21,12 @@ from storage.models import RecordModel
 MAXIMUM_DEPTH = 100
 """Levels of nesting that a free value may have."""
 
-_INTEGER_LIMIT = 10**4300
+_DIGITS = 4300
+_INTEGER_LIMIT = 10**_DIGITS
 """Python refuses to read back integers of more than 4,300 digits."""
+
+_FLAT = frozenset((str, int, bool, type(None)))
+"""Types of members that have nothing below them; of these, JSON alters none but an integer that fills a page."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -32,14 +36,27 @@ def encode_model(model: RecordModel, *, exclude: set[str] | None = None) -> byte
 
     Raises ``InvalidEntryError`` naming the path to a value that JSON would alter or cannot hold.
     """
+    serializer = model.__pydantic_serializer__
     try:
-        data = model.__pydantic_serializer__.to_json(
-            model, by_alias=True, exclude_unset=True, exclude=exclude, warnings="error"
-        )
+        if exclude is None and _FLAT.issuperset([type(value) for value in model.__dict__.values()]):
+            data = serializer.to_json(model, by_alias=True, exclude_unset=True)
+            if not model.__pydantic_extra__ and len(data) < _DIGITS:
+                if not model.__pydantic_fields_set__ >= model.needed_to_read:
+                    model.__pydantic_fields_set__.update(model.needed_to_read)
+                    return encode_model(model)
+                return data
+        else:
+            # A list can be changed in place, behind pydantic's back: then it has to look whether the parts still fit.
+            data = serializer.to_json(model, by_alias=True, exclude_unset=True, exclude=exclude, warnings="error")
     except (PydanticSerializationError, ValueError, RecursionError, OverflowError) as error:
+        _complete(model)
         return _encode_slowly(model, exclude, error)
-    if not _is_lossless(model):
+    lossless, complete = _look_through(model)
+    if not lossless:
         raise _refusal(model)
+    if not complete:
+        _complete(model)
+        return encode_model(model, exclude=exclude)
     return data
 
 
@@ -65,24 +82,33 @@ def replace_surrogates(value: Any) -> Any:
     return value
 
 
-def _is_lossless(model: RecordModel) -> bool:
-    """Whether every value below ``model`` is exactly of a type that JSON gives back, and not nested too deep.
+def _look_through(model: RecordModel) -> tuple[bool, bool]:
+    """Two facts about ``model`` and what is below it: lossless, and complete.
+
+    Lossless: every value is exactly of a type that JSON gives back, and not nested too deep. Complete: every model
+    counts as given what it takes to read it again.
 
     First the members that have types of their own, then the free values below them, level by level.
     """
+    complete = True
     free: list[Any] = []
     models: list[Any] = [model]
     while models:
         current = models.pop()
-        extra: dict[str, Any] | None = current.__pydantic_extra__
-        members = current.__dict__.values() if not extra else [*current.__dict__.values(), *extra.values()]
-        for value in members:
+        if not current.__pydantic_fields_set__ >= current.needed_to_read:
+            complete = False
+        fields: dict[str, Any] = current.__dict__
+        if current.__pydantic_extra__:
+            free.extend(current.__pydantic_extra__.values())
+        for name in current.free_fields:
+            free.append(fields.get(name))
+        for value in fields.values():
             kind = cast("type[Any]", type(value))
             if kind is str or value is None or kind is bool:
                 continue
             if kind is int:
                 if not -_INTEGER_LIMIT < value < _INTEGER_LIMIT:
-                    return False
+                    return False, complete
             elif isinstance(value, RecordModel):
                 models.append(value)
             elif kind is list and value and all([isinstance(item, RecordModel) for item in value]):
@@ -90,7 +116,7 @@ def _is_lossless(model: RecordModel) -> bool:
             else:
                 free.append(value)
     if not free:
-        return True
+        return True, complete
     for _ in range(MAXIMUM_DEPTH + 1):
         deeper: list[Any] = []
         for value in free:
@@ -100,29 +126,42 @@ def _is_lossless(model: RecordModel) -> bool:
             if kind is int:
                 if -_INTEGER_LIMIT < value < _INTEGER_LIMIT:
                     continue
-                return False
+                return False, complete
             if kind is float:
                 if value - value == 0:  # neither infinite nor NaN
                     continue
-                return False
+                return False, complete
             if kind is dict:
                 for key in value:
                     if type(key) is not str:
-                        return False
+                        return False, complete
                 deeper.extend(value.values())
             elif kind is list:
                 deeper.extend(value)
             else:
-                return False
+                return False, complete
         if not deeper:
-            return True
+            return True, complete
         free = deeper
-    return False
+    return False, complete
+
+
+def _complete(model: RecordModel) -> None:
+    """Count as given, in every model below ``model``, what it takes to read it again."""
+    models: list[Any] = [model]
+    while models:
+        current = models.pop()
+        current.__pydantic_fields_set__.update(current.needed_to_read)
+        for value in current.__dict__.values():
+            if isinstance(value, RecordModel):
+                models.append(value)
+            elif type(value) is list:
+                models.extend(item for item in cast("list[Any]", value) if isinstance(item, RecordModel))
 
 
 def _refusal(model: RecordModel) -> InvalidEntryError:
-    for name, value in _members(model):
-        for problem in _problems(value, name, 0):
+    for name, value, plain in _members(model):
+        for problem in _problems(value, name, 0, plain=plain):
             return _error(*problem)
     return InvalidEntryError(f"{type(model).__name__} holds a value that JSON cannot carry unchanged")
 
@@ -135,12 +174,15 @@ def _error(place: str, problem: str) -> InvalidEntryError:
     )
 
 
-def _members(model: BaseModel) -> Iterator[tuple[str, Any]]:
-    yield from model.__dict__.items()
-    yield from (model.__pydantic_extra__ or {}).items()
+def _members(model: RecordModel) -> Iterator[tuple[str, Any, bool]]:
+    """Each member's name and value, and whether it has to be plain JSON, without models."""
+    for name, value in model.__dict__.items():
+        yield name, value, name in model.free_fields
+    for name, value in (model.__pydantic_extra__ or {}).items():
+        yield name, value, True
 
 
-def _problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
+def _problems(value: Any, place: str, depth: int, *, plain: bool = True) -> Iterator[tuple[str, str]]:
     """Each value below ``value`` that JSON would alter, with the path to it. Slow: only after something failed."""
     kind = cast("type[Any]", type(value))
     if value is None or kind is bool or kind is str:
@@ -153,12 +195,12 @@ def _problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
     elif kind is float:
         if value - value != 0:
             yield place, f"{value!r}"
-    elif isinstance(value, RecordModel) and depth <= 1:
-        for name, item in _members(value):
-            yield from _problems(item, f"{place}.{name}", 0)
+    elif isinstance(value, RecordModel) and not plain:
+        for name, item, plain_item in _members(value):
+            yield from _problems(item, f"{place}.{name}", 0, plain=plain_item)
     elif kind is list:
         for position, item in enumerate(value):
-            yield from _problems(item, f"{place}[{position}]", depth + 1)
+            yield from _problems(item, f"{place}[{position}]", depth + 1, plain=plain)
     elif kind is dict:
         for key, item in cast("dict[Any, Any]", value).items():
             if type(key) is not str:
@@ -173,10 +215,10 @@ def _problems(value: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
 
 def _encode_slowly(model: RecordModel, exclude: set[str] | None, error: Exception) -> bytes:
     """After the fast way failed: name what is wrong, or, where it is only lone surrogates in text, replace those."""
-    for name, value in _members(model):
+    for name, value, plain in _members(model):
         if exclude is not None and name in exclude:
             continue
-        for problem in _problems(value, name, 0):
+        for problem in _problems(value, name, 0, plain=plain):
             raise _error(*problem) from error
     try:
         plain = model.model_dump(by_alias=True, exclude_unset=True, exclude=exclude, warnings="error")

@@ -88,7 +88,7 @@ def header_in(head: bytes, *, whole: bool, path: str) -> SessionHeader:
             return parse_header(line.strip(), path=path)
     if whole:
         raise SessionNotFoundError("it holds no committed line, so there is no session yet", path=path)
-    raise SessionError("its first line is longer than what a listing reads; list with deep=True, or open it", path=path)
+    raise SessionError("its first line is longer than what a listing reads; open it to see what it is", path=path)
 
 
 def summarise(
@@ -118,6 +118,12 @@ def parse_time(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+def time_in(line: bytes) -> datetime | None:
+    """When the entry in ``line`` was made, as it says itself."""
+    timestamp = _members(line).get("timestamp")
+    return parse_time(timestamp) if isinstance(timestamp, str) else None
 
 
 def digest_members(digest: Digest, *, deep: bool) -> dict[str, Any]:

@@ -16,6 +16,8 @@ class TrioLoop:
 
     __slots__ = ("_token",)
 
+    checkpoint_is_bare = False
+
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
 

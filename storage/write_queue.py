@@ -46,6 +46,7 @@ class PendingWrite:
         "entry_id",
         "facts",
         "head",
+        "id_json",
         "kind",
         "parent_id",
         "size",
@@ -59,9 +60,18 @@ class PendingWrite:
     """Whether it names the leaf of that time as its ``fromId``."""
 
     def __init__(
-        self, queue: WriteQueue, entry_id: str, kind: str, head: bytes, tail: bytes, parent_id: Any, facts: Any
+        self,
+        queue: WriteQueue,
+        entry_id: str,
+        id_json: bytes,
+        kind: str,
+        head: bytes,
+        tail: bytes,
+        parent_id: Any,
+        facts: Any,
     ) -> None:
         self.entry_id = entry_id
+        self.id_json = id_json
         self.kind = kind
         self.head = head
         self.tail = tail
@@ -74,7 +84,22 @@ class PendingWrite:
         self._wakes: list[Callable[[], None]] | None = None
 
     def __await__(self) -> Generator[Any, Any, str]:
-        yield from self._queue.wait_for(self)
+        queue = self._queue
+        loop = queue.loop
+        if not loop.is_current():
+            raise WrongEventLoopError(
+                "this write belongs to another event loop or thread; await it where its session was opened"
+            )
+        # A checkpoint first, then drain: neighbours queue up meanwhile (one sync for them all), and a cancellation
+        # here leaves the write cleanly queued.
+        if loop.checkpoint_is_bare:
+            yield
+        else:
+            yield from loop.checkpoint()
+        if self._state == _QUEUED:
+            queue.pump()
+        if self._state < _COMMITTED:
+            yield from queue.wait_for(self)
         if self._error is not None:
             raise self._queue.seen_failure(self, self._error)
         return self.entry_id
@@ -140,6 +165,7 @@ class CheckedWrite(PendingWrite):
         self,
         queue: WriteQueue,
         entry_id: str,
+        id_json: bytes,
         kind: str,
         head: bytes,
         tail: bytes,
@@ -148,7 +174,7 @@ class CheckedWrite(PendingWrite):
         check: Callable[[], None] | None,
         from_leaf: bool,
     ) -> None:
-        super().__init__(queue, entry_id, kind, head, tail, parent_id, facts)
+        super().__init__(queue, entry_id, id_json, kind, head, tail, parent_id, facts)
         self.check = check
         self.from_leaf = from_leaf
 
@@ -218,7 +244,8 @@ class WriteQueue:
         """How many tasks wait for a write that is not settled."""
         self.unseen: list[PendingWrite] = []
         """Writes that failed while nobody waited for them: ``flush`` raises the first."""
-        self._pump = loop.protect(self._start_batch)
+        self.pump = loop.protect(self._start_batch)
+        """Commit one batch, if none is under way."""
 
     def __len__(self) -> int:
         """How many writes wait for their turn."""
@@ -241,25 +268,19 @@ class WriteQueue:
     def wait_for(self, write: PendingWrite) -> Generator[Any, Any, None]:
         """Wait until ``write`` is settled, committing batches meanwhile. Does not raise its failure."""
         loop = self.loop
-        if not loop.is_current():
-            raise WrongEventLoopError(
-                "this write belongs to another event loop or thread; await it where its session was opened"
-            )
-        # A checkpoint first, then drain: neighbours queue up meanwhile (one sync for them all), and a cancellation
-        # here leaves the write cleanly queued.
-        yield from loop.checkpoint()
         while not write.is_done():
-            if self._batch is None:
-                self._pump()
+            if self._batch is not None:
+                yield from loop.wait(write)
+            else:
+                self.pump()
                 if self._batch is None and not write.is_done():
                     yield from loop.checkpoint()
-            else:
-                yield from loop.wait(write)
 
     def drain(self) -> Generator[Any, Any, None]:
         """Wait until everything that was queued before this call is settled."""
         last = self._queue[-1] if self._queue else self._batch.writes[-1] if self._batch else None
         if last is not None:
+            yield from self.loop.checkpoint()
             yield from self.wait_for(last)
 
     def drain_stubbornly(self) -> Generator[Any, Any, None]:
@@ -267,7 +288,7 @@ class WriteQueue:
         last = self._queue[-1] if self._queue else self._batch.writes[-1] if self._batch else None
         if last is not None and not last.is_done():
             if self._batch is None:
-                self.loop.call_soon(self._pump)
+                self.loop.call_soon(self.pump)
             yield from self.loop.wait(_Stubborn(last))
 
     def seen_failure(self, write: PendingWrite, error: BaseException) -> BaseException:
@@ -290,6 +311,9 @@ class WriteQueue:
         write = queue.popleft()
         writes = [write]
         size = write.size
+        if not queue:
+            self._queued_bytes = 0
+            return writes
         while queue:
             write = queue[0]
             if (
@@ -363,29 +387,32 @@ class WriteQueue:
 
     def _complete(self, batch: Batch) -> None:
         """Settle a batch: the index first, then its writes, then the turn of the next."""
-        error = batch.error
         self._batch = None
-        committed = len(batch.records)
-        if error is not None:
-            if isinstance(error, CommitFailed):
-                committed = error.committed
-                error = error.__cause__ or error
-            else:
-                committed = 0
-                self._committer.taint(error)
+        error = batch.error
+        if error is None:
+            self._committer.accept(batch.records)
+            for write in batch.writes:
+                write.settle(None)
+            self._continue()
+            return
+        committed = 0
+        if isinstance(error, CommitFailed):
+            committed = error.committed
+            error = error.__cause__ or error
+        else:
+            self._committer.taint(error)
         if committed:
             self._committer.accept(batch.records[:committed])
             for write in batch.writes[:committed]:
                 write.settle(None)
-        if error is not None:
-            for write in batch.writes[committed:]:
-                write.settle(failure(error))
-            self.fail_queued(error)
+        for write in batch.writes[committed:]:
+            write.settle(failure(error))
+        self.fail_queued(error)
         self._continue()
 
     def _continue(self) -> None:
         if self.awaited and self._queue and self._batch is None:
-            self.loop.call_soon(self._pump)
+            self.loop.call_soon(self.pump)
 
 
 def failure(cause: BaseException) -> StorageError:

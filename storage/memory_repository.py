@@ -1,0 +1,171 @@
+"""Sessions in memory: a repository for tests, with the same rules as those on disk."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import anyio
+import anyio.lowlevel
+
+from storage.copying import renumbered
+from storage.errors import SessionExistsError, SessionLockedError, SessionNotFoundError
+from storage.event_loops import run_in_worker
+from storage.header import new_header
+from storage.identifiers import check_session_id, new_id
+from storage.memory import Memory, MemoryStorage
+from storage.protocols import Corrupt, Mode, Record, TornTail
+from storage.repository import (
+    Forkable,
+    Mark,
+    SessionPage,
+    SessionSummary,
+    check_prefix,
+    fork_into,
+    marks_of_page,
+    match_prefix,
+    namesake_of,
+)
+from storage.summaries import digest_all, digest_members, header_members, parse_time, summarise, time_in
+
+_WAIT = 0.01
+
+
+class MemoryRepository:
+    """A ``SessionRepository`` that is gone with the process. What tears or rots on disk does not happen here."""
+
+    def __init__(self) -> None:
+        self._memories: dict[str, Memory] = {}
+
+    async def create(
+        self,
+        session_id: str | None = None,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        parent_session: str | None = None,
+        records: Iterable[Record] = (),
+    ) -> MemoryStorage:
+        """A new session; see ``SessionRepository.create``."""
+        await anyio.lowlevel.checkpoint()
+        return self._make(self._free(session_id), cwd, parent_session, records)
+
+    async def open(
+        self,
+        session_id: str,
+        *,
+        mode: Mode = "write",
+        on_torn_tail: TornTail = "repair",
+        on_corrupt: Corrupt = "raise",
+        lock_timeout: float = 0,
+    ) -> MemoryStorage:
+        """The session of that id; see ``SessionRepository.open``. ``on_torn_tail`` and ``on_corrupt`` find nothing."""
+        del on_torn_tail, on_corrupt
+        end = time.monotonic() + _checked(lock_timeout)
+        while True:
+            await anyio.lowlevel.checkpoint()
+            try:
+                return await MemoryStorage.open(self._existing(session_id), mode=mode)
+            except SessionLockedError:
+                if time.monotonic() >= end:
+                    raise
+                await anyio.sleep(_WAIT)
+
+    async def open_or_create(
+        self,
+        session_id: str,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        on_corrupt: Corrupt = "raise",
+        lock_timeout: float = 0,
+    ) -> MemoryStorage:
+        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
+        await anyio.lowlevel.checkpoint()
+        if check_session_id(session_id) in self._living():
+            return await self.open(session_id, on_corrupt=on_corrupt, lock_timeout=lock_timeout)
+        return self._make(self._free(session_id), cwd, None, ())  # no checkpoint in between, so nobody is quicker
+
+    async def list(self, *, after: str | None = None, limit: int = 50, deep: bool = False) -> SessionPage:
+        """The sessions, the one that was written to last first; see ``SessionRepository.list``."""
+        living = self._living()
+        marks = {Mark(_changed_at(memory), session_id): memory for session_id, memory in living.items()}
+        page, rest = marks_of_page(marks, after, limit)
+        found = await run_in_worker(lambda: [_summary(mark, marks[mark], deep=deep) for mark in page])
+        return SessionPage(tuple(found), rest)
+
+    async def find(self, prefix: str) -> str:
+        """The id that ``prefix`` names; see ``SessionRepository.find``."""
+        await anyio.lowlevel.checkpoint()
+        return match_prefix(check_prefix(prefix), self._living(), place="memory")
+
+    async def fork(
+        self,
+        source: Forkable,
+        target_id: str | None = None,
+        *,
+        position: Literal["at", "before"] = "at",
+        session_id: str | None = None,
+    ) -> Any:
+        """A new session here with the path to ``target_id`` in ``source``; see ``SessionRepository.fork``."""
+        return await fork_into(source, self.create, target_id, position, session_id)
+
+    async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
+        """Forget the session; see ``SessionRepository.delete``."""
+        (await self.open(session_id, lock_timeout=lock_timeout)).delete()
+        del self._memories[session_id]
+
+    def _make(
+        self,
+        session_id: str,
+        cwd: str | os.PathLike[str] | None,
+        parent_session: str | None,
+        records: Iterable[Record],
+    ) -> MemoryStorage:
+        header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
+        memory = self._memories[session_id] = Memory(header, renumbered(records))
+        return MemoryStorage(memory, writable=True)
+
+    def _living(self) -> dict[str, Memory]:
+        """The sessions that nobody deleted through their own storage."""
+        return {session_id: memory for session_id, memory in self._memories.items() if not memory.deleted}
+
+    def _existing(self, session_id: str) -> Memory:
+        living = self._living()
+        if check_session_id(session_id) not in living:
+            namesake = namesake_of(session_id, living)
+            hint = f"; there is {namesake!r}, which is another id" if namesake else ""
+            raise SessionNotFoundError(f"there is no session {session_id!r}{hint}", path="memory")
+        return living[session_id]
+
+    def _free(self, session_id: str | None) -> str:
+        session_id = check_session_id(new_id() if session_id is None else session_id)
+        living = self._living()
+        taken = session_id if session_id in living else namesake_of(session_id, living)
+        if taken is not None:
+            raise SessionExistsError(f"there is a session {taken!r} already; choose another id", path="memory")
+        return session_id
+
+
+def _checked(lock_timeout: float) -> float:
+    if math.isnan(lock_timeout):
+        raise ValueError("lock_timeout is not a number; give the seconds to wait, 0 for not at all")
+    return lock_timeout
+
+
+def _changed_at(memory: Memory) -> int:
+    """When its last entry was made, in nanoseconds since 1970."""
+    changed = time_in(memory.records[-1].data) if memory.records else parse_time(memory.header.timestamp)
+    return int(changed.timestamp() * 1_000_000) * 1000 if changed is not None else 0
+
+
+def _summary(mark: Mark, memory: Memory, *, deep: bool) -> SessionSummary:
+    records: Sequence[Record] = tuple(memory.records)
+
+    def look() -> dict[str, Any]:
+        size = sum(len(record.data) + 1 for record in records)
+        digest = digest_all(record.data for record in records)
+        return {"size": size} | header_members(memory.header) | digest_members(digest, deep=deep)
+
+    return summarise(mark.id, "memory", mark.changed, None, look)

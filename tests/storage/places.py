@@ -1,0 +1,145 @@
+"""Where the tests of the log keep a session: the same few steps for memory, one file, and a folder of files.
+
+What a place holds is read here from the bytes alone, with the standard library, never by the code under test.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from storage import (
+    EntryFileStorage,
+    EntryLog,
+    JsonlStorage,
+    Memory,
+    MemoryStorage,
+    SessionStorage,
+    UserMessage,
+)
+
+Json = dict[str, Any]
+
+
+class Place(ABC):
+    """One session of one backend."""
+
+    name: str
+    on_disk = True
+
+    @abstractmethod
+    async def create(self, **options: Any) -> SessionStorage:
+        """A new session here."""
+
+    @abstractmethod
+    async def open(self, **options: Any) -> SessionStorage:
+        """The session, opened again."""
+
+    @abstractmethod
+    def lines(self) -> list[bytes]:
+        """The committed lines as they lie there, in order, without the header."""
+
+    def entries(self) -> list[Json]:
+        """The committed lines, parsed."""
+        return [json.loads(line) for line in self.lines()]
+
+    async def new_log(self, **options: Any) -> EntryLog:
+        """A log over a new session."""
+        return await EntryLog.open(await self.create(**options))
+
+    async def log(self, **options: Any) -> EntryLog:
+        """A log over the session, opened again."""
+        return await EntryLog.open(await self.open(**options))
+
+
+class MemoryPlace(Place):
+    """In memory."""
+
+    name = "memory"
+    on_disk = False
+
+    def __init__(self) -> None:
+        self.memory: Memory | None = None
+
+    async def create(self, **options: Any) -> SessionStorage:
+        storage = await MemoryStorage.create(**options)
+        self.memory = storage.memory
+        return storage
+
+    async def open(self, **options: Any) -> SessionStorage:
+        assert self.memory is not None
+        return await MemoryStorage.open(self.memory, **options)
+
+    def lines(self) -> list[bytes]:
+        assert self.memory is not None
+        return [record.data for record in self.memory.records]
+
+
+class JsonlPlace(Place):
+    """One file."""
+
+    name = "jsonl"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "chat.jsonl"
+
+    async def create(self, **options: Any) -> SessionStorage:
+        return await JsonlStorage.create(self.path, **{"durability": "os", **options})
+
+    async def open(self, **options: Any) -> SessionStorage:
+        return await JsonlStorage.open(self.path, **{"durability": "os", **options})
+
+    def lines(self) -> list[bytes]:
+        return committed_lines(self.path.read_bytes())[1:]
+
+
+class EntryFilePlace(Place):
+    """A folder of files."""
+
+    name = "entry files"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "chat"
+
+    async def create(self, **options: Any) -> SessionStorage:
+        return await EntryFileStorage.create(self.path, **{"durability": "os", **options})
+
+    async def open(self, **options: Any) -> SessionStorage:
+        return await EntryFileStorage.open(self.path, **{"durability": "os", **options})
+
+    def lines(self) -> list[bytes]:
+        found = [path.read_bytes() for path in (self.path / "entries").glob("*.json")]
+        return sorted(found, key=lambda data: json.loads(data)["seq"])
+
+
+PLACES = ("memory", "jsonl", "entry files")
+
+
+def place(kind: str, folder: Path) -> Place:
+    """A place of one kind, in ``folder``."""
+    if kind == "memory":
+        return MemoryPlace()
+    return JsonlPlace(folder) if kind == "jsonl" else EntryFilePlace(folder)
+
+
+def committed_lines(data: bytes) -> list[bytes]:
+    """The lines of a file that end with a newline."""
+    return [line for line in data.split(b"\n")[:-1] if line.strip()]
+
+
+def said(text: str = "hello") -> UserMessage:
+    """A user message."""
+    return UserMessage(content=text)
+
+
+def texts(entries: list[Json]) -> list[str]:
+    """The texts of message entries."""
+    return [entry["message"]["content"] for entry in entries if entry["type"] == "message"]
+
+
+def assert_chain(entries: list[Json]) -> None:
+    """Each entry is in its place and the child of the one before."""
+    assert [entry["seq"] for entry in entries] == list(range(len(entries)))
+    assert [entry["parentId"] for entry in entries] == [None, *(entry["id"] for entry in entries[:-1])]

@@ -1,0 +1,288 @@
+"""A folder of files among others (R12, R15): two writers, changes by strangers, making and deleting it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from storage import files
+from storage.errors import (
+    DamagedSessionError,
+    SessionExistsError,
+    SessionLockedError,
+    SessionNotFoundError,
+    StaleSessionError,
+    StorageError,
+)
+from tests.storage.entry_folders import (
+    chain,
+    commit,
+    create,
+    entry_path,
+    make,
+    record,
+    reopen,
+    snapshot,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "chat"
+
+
+class TestTwoWriters:
+    def test_a_second_writer_is_refused(self, folder: Path) -> None:
+        """R12: named in the error; a reader may; after closing it is free."""
+        storage = create(folder)
+        with pytest.raises(SessionLockedError, match=f"process {os.getpid()}"):
+            reopen(folder)
+        reopen(folder, mode="read").close()
+        storage.close()
+        reopen(folder).close()
+
+    def test_a_reader_sees_what_was_added(self, folder: Path) -> None:
+        """Reading behind the last record looks again; what a reader got before stays as it was."""
+        storage = create(folder)
+        commit(storage, chain(1))
+        reader = reopen(folder, mode="read")
+        assert len(reader.read()) == 1
+        assert reader.read(after_seq=0) == []
+        for seq in range(1, 6):
+            commit(storage, chain(1, start=seq))
+            assert [item.seq for item in reader.read(after_seq=seq - 1)] == [seq]
+        assert len(reader.read()) == 6
+        storage.close()
+        reader.close()
+
+    def test_a_reader_waits_for_a_batch_in_the_middle(self, folder: Path) -> None:
+        """A batch that is just being renamed is read again before anything is reported."""
+        import threading
+        import time
+
+        records = make(folder, [1, 3])
+        hidden = entry_path(folder, records[2])
+        text = hidden.read_bytes()
+        hidden.unlink()
+
+        def finish() -> None:
+            time.sleep(0.03)
+            hidden.write_bytes(text)
+
+        thread = threading.Thread(target=finish)
+        thread.start()
+        reader = reopen(folder, mode="read", on_torn_tail="raise")
+        assert len(reader.read()) == 4
+        thread.join()
+        reader.close()
+
+    @pytest.mark.parametrize("change", ["header", "folder", "entry", "gone", "moved", "corrupt"])
+    def test_changes_by_others_stop_the_writer(self, folder: Path, change: str) -> None:
+        """R12: replaced, deleted, an entry added or removed: StaleSessionError, and nothing is written."""
+        storage = create(folder)
+        records = chain(2)
+        commit(storage, records)
+        if change == "header":
+            text = (folder / "metadata.json").read_bytes()
+            (folder / "metadata.json").unlink()
+            (folder / "metadata.json").write_bytes(text)
+        elif change == "folder":
+            os.rename(folder, folder.parent / "elsewhere")
+        elif change == "moved":
+            os.rename(folder, folder.parent / "elsewhere")
+            make(folder, [1])
+        elif change == "entry":
+            other = record(2)
+            entry_path(folder, other).write_bytes(other.data.replace(b',"type"', b',"batch":2,"type"', 1))
+        elif change == "corrupt":
+            (folder / "entries" / "half.json").write_bytes(b'{"seq":2')
+        else:
+            entry_path(folder, records[1]).unlink()
+        before = snapshot(folder.parent)
+        with pytest.raises(StaleSessionError, match="open it anew"):
+            storage.commit(chain(1, start=2))
+        assert snapshot(folder.parent) == before
+        storage.close()
+
+    def test_other_files_do_not_stop_it(self, folder: Path) -> None:
+        """A file that is no entry (an editor's, a desktop's) is no other writer."""
+        storage = create(folder)
+        commit(storage, chain(1))
+        (folder / "entries" / ".DS_Store").write_bytes(b"\0")
+        (folder / "entries" / "notes.json").write_text('{"id": "other"}')
+        commit(storage, chain(1, start=1))
+        storage.close()
+
+    def test_replaced_while_it_writes(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Looked at again after the write: what was written into somebody else's session is taken back."""
+        storage = create(folder)
+        original = files.rename
+
+        def rename(source: str, target: str) -> None:
+            original(source, target)
+            if not (folder.parent / "elsewhere").exists():
+                os.rename(folder, folder.parent / "elsewhere")
+                make(folder, [])
+                (folder.parent / "elsewhere" / "entries" / Path(target).name).rename(target)
+
+        monkeypatch.setattr(files, "rename", rename)
+        with pytest.raises(StaleSessionError):
+            storage.commit(chain(1))
+        assert os.listdir(folder / "entries") == []
+        storage.close()
+
+    @pytest.mark.parametrize("change", ["header", "entry", "changed"])
+    def test_a_reader_notices_that_its_session_is_gone(self, folder: Path, change: str) -> None:
+        """What was read before and is not there any more is StaleSessionError, never a shorter session."""
+        records = make(folder, [2])
+        reader = reopen(folder, mode="read")
+        assert len(reader.read()) == 2
+        if change == "header":
+            (folder / "metadata.json").unlink()
+        elif change == "entry":
+            entry_path(folder, records[0]).unlink()
+        else:
+            entry_path(folder, records[0]).write_bytes(b'{"seq":7,"id":"%b"}' % records[0].id.encode())
+        with pytest.raises(StaleSessionError):
+            reader.read(after_seq=1 if change != "changed" else -1)
+        reader.close()
+
+    def test_a_reader_of_a_tail_goes_on_when_it_is_repaired(self, folder: Path) -> None:
+        """What was a tail is read again before it is reported: repaired and overtaken, the new entries show."""
+        records = make(folder, [1, 2])
+        entry_path(folder, records[1]).unlink()
+        reader = reopen(folder, mode="read")
+        assert len(reader.read()) == 1
+        storage = reopen(folder, on_torn_tail="repair")
+        commit(storage, chain(1, start=1))
+        assert [item.seq for item in reader.read(after_seq=0)] == [1]
+        storage.close()
+        reader.close()
+
+    def test_damage_that_appears_is_reported(self, folder: Path) -> None:
+        """A reader that goes on meets a damaged entry: named, not left out."""
+        make(folder, [1])
+        reader = reopen(folder, mode="read")
+        reader.read()
+        (folder / "entries" / "bad.json").write_bytes(b"{")
+        with pytest.raises(DamagedSessionError, match="invalid session JSON"):
+            reader.read(after_seq=0)
+        reader.close()
+
+
+class TestLifetime:
+    def test_create_refuses_what_exists(self, folder: Path) -> None:
+        """A folder with something in it, a file, a symlink: refused and untouched. An empty folder is no session yet."""
+        folder.mkdir()
+        (folder / "mine.txt").write_text("mine")
+        before = snapshot(folder.parent)
+        with pytest.raises(SessionExistsError, match=r"mine\.txt"):
+            create(folder)
+        assert snapshot(folder.parent) == before
+        for make_obstacle in (Path.touch, lambda path: path.symlink_to("nowhere")):
+            place = folder.parent / "place"
+            make_obstacle(place)
+            before = snapshot(folder.parent)
+            with pytest.raises(SessionExistsError):
+                create(place)
+            assert snapshot(folder.parent) == before
+            place.unlink()
+        empty = folder.parent / "empty"
+        empty.mkdir()
+        create(empty).close()
+
+    def test_create_makes_the_folders_above(self, tmp_path: Path) -> None:
+        """They are private too."""
+        old = os.umask(0o022)
+        try:
+            create(tmp_path / "a" / "b" / "c").close()
+        finally:
+            os.umask(old)
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+    @pytest.mark.parametrize("operation", ["create_file", "write", "sync_data", "sync_folder"])
+    @pytest.mark.parametrize("when", [1, 2, 4])
+    def test_create_is_all_or_nothing(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, operation: str, when: int
+    ) -> None:
+        """Whatever fails while it is made, nothing of it is left, and it can be made afterwards."""
+        original = getattr(files, operation)
+        calls = 0
+
+        def failing(*arguments: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == when:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return original(*arguments)
+
+        records = chain(4)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, operation, failing)
+            if operation == "sync_folder" and when == 4:
+                create(folder, records, "fsync").close()
+                return
+            with pytest.raises(StorageError, match="No space left"):
+                create(folder, records, "fsync")
+        if operation == "sync_folder" and when == 3:
+            # The last sync of all failed: the session is there, but nobody can say that it will survive.
+            assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+            return
+        assert list(folder.parent.iterdir()) == []
+        create(folder, records).close()
+
+    def test_create_holds_the_lock_at_once(self, folder: Path) -> None:
+        """There is no moment at which another writer could slip in."""
+        storage = create(folder, chain(2))
+        with pytest.raises(SessionLockedError):
+            reopen(folder)
+        assert [item.seq for item in storage.read()] == [0, 1]
+        commit(storage, chain(1, start=2))
+        storage.close()
+        storage = reopen(folder)
+        assert len(storage.read()) == 3
+        storage.close()
+
+    def test_delete_leaves_nothing(self, folder: Path) -> None:
+        """B114: no file holds the marker afterwards, side files and leftovers of crashes included."""
+        records = make(folder, [1, 2])
+        entry_path(folder, records[1]).unlink()
+        storage = reopen(folder, on_torn_tail="repair")
+        leftover = folder.parent / f".{folder.name}.creating-00000000"
+        leftover.mkdir()
+        (leftover / ".lock").touch()
+        (leftover / "entries").mkdir()
+        (leftover / "entries" / "x.json").write_text("message 1")
+        bystander = folder.parent / f".{folder.name}2.creating-00000000"
+        bystander.mkdir()
+        (bystander / ".lock").touch()
+        storage.delete()
+        assert list(folder.parent.iterdir()) == [bystander]
+        with pytest.raises(SessionNotFoundError):
+            reopen(folder)
+
+    def test_delete_refuses_while_another_writes(self, folder: Path) -> None:
+        """A reader may delete only what nobody writes."""
+        storage = create(folder)
+        reader = reopen(folder, mode="read")
+        with pytest.raises(SessionLockedError):
+            reader.delete()
+        storage.close()
+        reader.delete()
+        assert not folder.exists()
+
+    def test_a_symlink_in_the_folder_is_not_followed(self, folder: Path, tmp_path: Path) -> None:
+        """Deleting a session deletes a link in it, not what the link points to."""
+        precious = tmp_path / "precious"
+        precious.mkdir()
+        (precious / "file").write_text("keep me")
+        storage = create(folder)
+        (folder / "entries" / "link").symlink_to(precious)
+        (folder / "link").symlink_to(precious)
+        storage.delete()
+        assert (precious / "file").read_text() == "keep me"
