@@ -23,20 +23,20 @@ Steps: TypeAlias = Generator["Job | None", Any, T]
 
 
 class Breath:
-    """Tells when a piece of work has lasted long enough."""
+    """Tells when a piece of work has lasted long enough: when ``perf_counter()`` has passed ``due``."""
 
-    __slots__ = ("_due",)
+    __slots__ = ("due",)
 
     def __init__(self) -> None:
-        self._due = perf_counter() + PIECE_SECONDS
+        self.due = perf_counter() + PIECE_SECONDS
 
     def is_due(self) -> bool:
         """Whether it is time to pause."""
-        return perf_counter() > self._due
+        return perf_counter() > self.due
 
     def taken(self) -> None:
         """The next piece begins."""
-        self._due = perf_counter() + PIECE_SECONDS
+        self.due = perf_counter() + PIECE_SECONDS
 
 
 def run_at_once(steps: Steps[T]) -> T:

@@ -33,10 +33,11 @@ class CallFacts:
         for call_id in call_ids:
             self._nearest[call_id] = position
 
-    def unanswered(self, call_ids: list[str]) -> list[tuple[str, bool]]:
+    def unanswered(self, call_ids: list[str], answered: list[str]) -> list[tuple[str, bool]]:
         """For the unanswered calls of one reply, in call order: what their results say, and whether that is an error.
 
-        To be asked before ``reply`` is told of it.
+        ``answered``: the ids of its other calls; of calls with one id the first were begun. To be asked before
+        ``reply`` is told of it.
         """
         self._decode()
         started: dict[str, int] = {}
@@ -51,12 +52,16 @@ class CallFacts:
                 else:
                     step = 1 if kind == "approval_requested" else -1
                     waiting[call_id] = waiting.get(call_id, 0) + step
+        for call_id in answered:
+            if call_id in started:
+                started[call_id] -= 1
         said: list[tuple[str, bool]] = []
         for call_id in call_ids:
             if waiting.get(call_id, 0) > 0:
                 waiting[call_id] -= 1
                 said.append((WAITING, False))
             elif started.get(call_id, 0) > 0:
+                started[call_id] -= 1
                 said.append((OUTCOME_UNKNOWN, True))
             else:
                 said.append((NOT_RUN, True))

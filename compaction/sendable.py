@@ -33,6 +33,11 @@ def is_blank(text: str | None) -> bool:
     return not text or text.isspace()
 
 
+def is_text(part: Any) -> bool:
+    """Whether a part is a text that says something."""
+    return type(part) is TextContent and not is_blank(part.text)
+
+
 def said(content: Any) -> Any:
     """``content`` without blank texts, or ``None`` if nothing is left. The same object if nothing had to go."""
     if content is None:
@@ -101,7 +106,7 @@ def is_worth_showing(message: AssistantMessage, *, answered: bool) -> bool:
 
 
 def replace_content(message: Message, replacement: Replacement) -> Message:
-    """The message with the content of a context edit instead of its own; of a shell command or summary, a user's."""
+    """The message with the content of a context edit instead of its own; of a shell command, a user's."""
     content: Any = replacement.content
     if isinstance(message, AssistantMessage):
         parts = [TextContent(text=content)] if isinstance(content, str) else list(content or ())
@@ -114,6 +119,9 @@ def replace_content(message: Message, replacement: Replacement) -> Message:
         return message
     if isinstance(message, ToolResultMessage):
         message.content = [TextContent(text=content)] if isinstance(content, str) else content
+        return message
+    if isinstance(message, BranchSummaryMessage):
+        message.summary = UserMessage(content=content).text
         return message
     return UserMessage(content=content, timestamp=message.timestamp)
 

@@ -32,7 +32,7 @@ class ModelChoice(NamedTuple):
     model_id: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PathState:
     """What is in force at the end of a path. ``thinking_level`` is "off", the others ``None``, where nothing set them.
 
@@ -155,7 +155,7 @@ def _replay_system_messages(path: EntryPath, prompt: _Prompt) -> None:
 
 def _carried(path: EntryPath, position: int) -> SystemMessage | None:
     entry = path.entry(position)
-    if not isinstance(entry, CompactionEntry) or not isinstance(entry.system_message, dict):
+    if not isinstance(entry, CompactionEntry) or entry.system_message is None:
         return None
     try:
         return SystemMessage.model_validate(entry.system_message, strict=True, by_name=False)

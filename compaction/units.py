@@ -67,8 +67,7 @@ def estimate_chars(messages: Sequence[Message]) -> int:
 
 
 def trim_messages(messages: Sequence[Message], max_chars: int) -> list[Message]:
-    """The newest units of ``messages`` that fit ``max_chars`` characters, in their order; it stops at the first that
-    does not fit.
+    """The newest units of ``messages`` that fit ``max_chars`` characters, in their order, up to the first that does not.
 
     Raises ``BudgetError`` if the newest unit alone does not fit, or if there are no messages (a model asked with an
     empty context would answer nobody).

@@ -1,0 +1,115 @@
+"""The account of a context under its budgets: what is pinned, what was kept, in characters and tokens (R19, R21)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compaction.breathing import Steps
+from compaction.shown_unit import ShownUnit
+from compaction.tokens import TextCounter, TokenEstimator, UsageAnchoredEstimator
+from compaction.usage_anchor import Anchor, AnchorRule
+from storage.messages import Message
+
+PLAUSIBLE = 1.5
+PLAUSIBLE_MORE = 500
+"""A provider's count is believed to hold what is shown if the estimate of that is at most so many times as high, and
+so many tokens. The count of a request whose context was cut is much lower."""
+
+
+@dataclass(slots=True)
+class Cost:
+    """Characters, and tokens: those after the anchor, and those that the anchor's count covers."""
+
+    chars: int = 0
+    after: int = 0
+    covered: int = 0
+
+
+class Ledger:
+    """Adds up. Counts tokens only where ``estimator`` is given.
+
+    ``total`` is what is pinned and was kept so far. ``anchor`` is the provider's newest usable count, once it was met.
+    """
+
+    def __init__(self, estimator: TokenEstimator | None, rule: AnchorRule | None) -> None:
+        self._counter = None if estimator is None else TextCounter(estimator)
+        self.anchor: Anchor | None = None
+        self.total = Cost()
+        self._rule = rule if isinstance(estimator, UsageAnchoredEstimator) else None
+        self._pins: list[tuple[int, int, int]] = []
+
+    def add(self, cost: Cost) -> None:
+        """Charge what was kept."""
+        total = self.total
+        total.chars += cost.chars
+        total.after += cost.after
+        total.covered += cost.covered
+
+    def take_back(self, cost: Cost) -> None:
+        """What was charged with ``add`` is not kept after all."""
+        total = self.total
+        total.chars -= cost.chars
+        total.after -= cost.after
+        total.covered -= cost.covered
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether it was given an estimator."""
+        return self._counter is not None
+
+    def pin(
+        self, place: int | None, chars: int, *, texts: Sequence[str] = (), message: Message | None = None
+    ) -> Steps[None]:
+        """Charge what is shown whatever happens; ``place``: where on the path it was said last."""
+        tokens = 0
+        if self._counter is not None:
+            tokens = yield from self._counter.texts(texts)
+            if message is not None:
+                tokens += (yield from self._counter.messages([message]))[0]
+        self._pins.append((-1 if place is None else place, chars, tokens))
+        self.add(Cost(chars, tokens))
+
+    @property
+    def has_pins(self) -> bool:
+        """Whether anything is charged besides the units."""
+        return any(chars or tokens for _, chars, tokens in self._pins)
+
+    def cost_of(self, unit: ShownUnit) -> Steps[Cost]:
+        """What a unit costs. Units come newest first, so that the first usable count met is the newest."""
+        cost = Cost(unit.chars)
+        if self._counter is None:
+            return cost
+        if self._rule is not None and self.anchor is None:
+            self._set_anchor(self._rule.anchor_of(unit))
+        anchor = self.anchor
+        tokens = yield from self._counter.messages([unit.message, *[result.message for result in unit.results]])
+        if anchor is None or unit.position > anchor.position:
+            cost.after = tokens[0]
+        else:
+            cost.covered = tokens[0]
+        for number, result in enumerate(unit.results, 1):
+            if anchor is None or result.place > anchor.position or unit.position == anchor.position:
+                cost.after += tokens[number]
+            else:
+                cost.covered += tokens[number]
+        return cost
+
+    def _set_anchor(self, anchor: Anchor | None) -> None:
+        self.anchor = anchor
+        if anchor is not None:
+            for place, _, tokens in self._pins:
+                if place < anchor.place:
+                    self.total.after -= tokens
+                    self.total.covered += tokens
+
+    def cost_of_own(self, message: Message, chars: int) -> Steps[Cost]:
+        """What a message of ours costs, which no provider has counted."""
+        cost = Cost(chars)
+        if self._counter is not None:
+            cost.after = (yield from self._counter.messages([message]))[0]
+        return cost
+
+    def is_plausible(self, covered: int) -> bool:
+        """Whether the anchor's count can hold so many estimated tokens. The count of a context that was cut cannot."""
+        return self.anchor is not None and covered <= PLAUSIBLE * self.anchor.tokens + PLAUSIBLE_MORE

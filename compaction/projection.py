@@ -1,0 +1,235 @@
+"""The projection: from a path of the record to messages that can be sent. Computed, never stored; deterministic (R20).
+
+Its rules: R18 (compactions), R19 (units and budgets), R20 (sendable), R21 (sizes), R22 (state). ``project`` is plain
+synchronous code that pauses now and then; ``compaction.breathing`` runs it, on an event loop or without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+from compaction.breathing import Breath, Steps, run_at_once
+from compaction.characters import decoded_characters
+from compaction.ledger import Ledger
+from compaction.selection import Selection, Transform, select, transformed
+from compaction.shown_unit import Shown, ShownUnit
+from compaction.state import PathState, fold_state
+from compaction.timestamps import milliseconds_of
+from compaction.tokens import TokenEstimator, UsageAnchoredEstimator, fixed_texts, warning_of
+from compaction.trimming import Trimmed, Trimmer
+from compaction.usage_anchor import AnchorRule
+from compaction.walk import Projector, Walk
+from compaction.wording import PLACEHOLDER, compaction_summary, working_memory
+from storage.entry_path import EntryPath
+from storage.errors import UnsupportedEntryError
+from storage.messages import UserMessage
+from storage.protocols import SessionWarning
+
+PROJECTION_VERSION: Final = 1
+"""Names what ``project`` makes of a record. A change of that, a word in it included, needs another number (R26)."""
+
+UnknownEntries = Literal["raise", "skip"]
+NO_PROJECTORS: Final[Mapping[str, Projector]] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Projection:
+    """What a model is shown. The messages are made for this projection alone: change them as you like.
+
+    ``entry_ids`` has for each message the entry it came from: a made-up result its reply's, a retained tail the
+    compaction's, the working memory its newest entry's, a placeholder ``None``. ``chars``: the size of the messages by
+    R21. ``dropped``: the results without a call, as far as was looked. ``is_whole``: no budget left anything out.
+    """
+
+    messages: list[Shown]
+    entry_ids: list[str | None]
+    chars: int
+    dropped: list[str]
+    compaction_id: str | None
+    warnings: list[SessionWarning]
+    is_whole: bool
+    state: PathState
+    count: Callable[[], int] = field(repr=False, compare=False)
+    _tokens: int | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of messages, system prompt and tool schemas.
+
+        Without a token budget or an estimator they are counted when first asked for: anchored to the provider's count
+        where there is one, else rough, which takes a few microseconds for each message.
+        """
+        if self._tokens is None:
+            self._tokens = self.count()
+        return self._tokens
+
+
+class _Pin(NamedTuple):
+    """What is shown whatever the budget is; ``place``: where on the path it was said last."""
+
+    entry_id: str
+    message: UserMessage
+    chars: int
+    place: int | None
+
+
+class _Pins(NamedTuple):
+    state: PathState
+    summary: _Pin | None
+    memory: _Pin | None
+
+    def charge(self, ledger: Ledger) -> Steps[None]:
+        """Charge all of it, and what a request holds besides its messages."""
+        if ledger.counts_tokens:
+            fixed = fixed_texts(self.state.system_prompt, self.state.tools)
+            yield from ledger.pin(self.state.header_position, 0, texts=fixed)
+        for pin in (self.summary, self.memory):
+            if pin is not None:
+                yield from ledger.pin(pin.place, pin.chars, message=pin.message)
+
+
+def project(
+    path: EntryPath,
+    *,
+    max_chars: int | None = None,
+    max_tokens: int | None = None,
+    estimator: TokenEstimator | None = None,
+    transforms: Sequence[Transform] = (),
+    projectors: Mapping[str, Projector] = NO_PROJECTORS,
+    unknown_entries: UnknownEntries = "raise",
+    state: PathState | None = None,
+) -> Steps[Projection]:
+    """What a model is shown at the end of ``path``.
+
+    ``max_chars`` covers the messages, ``max_tokens`` also system prompt and tool schemas as ``state`` has them (folded
+    from the path unless given). Without an ``estimator`` tokens are anchored to the provider's own count. Without a
+    budget everything is decoded, with one about as much as is kept. ``transforms`` are called in order with all
+    selected entries, after the compaction was chosen; working memory and state stay those of the path.
+
+    Raises ``UnsupportedEntryError`` (unless ``unknown_entries="skip"``) and ``BudgetError``. Pauses as ``Steps`` do.
+    """
+    if unknown_entries == "raise" and path.unknown is not None:
+        raise _unsupported(path, path.unknown)
+    breath = Breath()
+    if state is None:
+        state = fold_state(path)
+    selection = select(path)
+    if transforms:
+        selection = yield from transformed(selection, transforms, breath)
+    pins = _pins(path, selection, state)
+    walk = Walk(selection, projectors, breath)
+    counting = estimator or (UsageAnchoredEstimator() if max_tokens is not None else None)
+    if max_chars is None and counting is None:
+        trimmed = yield from _everything(walk)
+    else:
+        ledger = Ledger(counting, None if counting is None else AnchorRule(path))
+        yield from pins.charge(ledger)
+        placeholder = None
+        if pins.summary is None:
+            placeholder = yield from ledger.cost_of_own(_PLACEHOLDER, _PLACEHOLDER_CHARS)
+        trimmer = Trimmer(walk, ledger, max_chars=max_chars, max_tokens=max_tokens, placeholder=placeholder)
+        trimmed = yield from trimmer.run()
+    warnings = list(selection.warnings)
+    if estimator is not None and (fallback := warning_of(estimator)) is not None:
+        warnings.append(SessionWarning("token_estimate", fallback))
+    return _assembled(trimmed, pins, selection, walk, path, warnings)
+
+
+def _unsupported(path: EntryPath, position: int) -> UnsupportedEntryError:
+    kind, role = path.entry_type(position), path.role(position)
+    what = f"a message of role {role!r:.80}" if kind == "message" else f"an entry of type {kind!r:.80}"
+    return UnsupportedEntryError(
+        f"entry {path.entry_id(position)!r:.140} is {what}, which this version does not know, so a context would be a "
+        'guess; update branchline, or build the context with unknown_entries="skip"',
+        entry_id=path.entry_id(position),
+    )
+
+
+def _pins(path: EntryPath, selection: Selection, state: PathState) -> _Pins:
+    summary = memory = None
+    if (compaction := selection.compaction) is not None:
+        message = UserMessage(
+            content=compaction_summary(compaction.summary), timestamp=milliseconds_of(compaction.timestamp)
+        )
+        summary = _Pin(compaction.id, message, decoded_characters(message), path.compaction)
+    if state.working_memory and (newest := state.memory_entry) is not None:
+        message = UserMessage(content=working_memory(state.working_memory), timestamp=milliseconds_of(newest.timestamp))
+        memory = _Pin(newest.id, message, decoded_characters(message), state.memory_position)
+    return _Pins(state, summary, memory)
+
+
+def _everything(walk: Walk) -> Steps[Trimmed]:
+    units: list[ShownUnit] = []
+    for unit in walk.units():
+        if unit is None:
+            yield
+        else:
+            units.append(unit)
+    units.reverse()
+    return Trimmed(units, is_whole=True, tokens=None)
+
+
+_PLACEHOLDER: Final = UserMessage(content=PLACEHOLDER, timestamp=0)
+_PLACEHOLDER_CHARS: Final = decoded_characters(_PLACEHOLDER)
+
+
+def _assembled(
+    trimmed: Trimmed,
+    pins: _Pins,
+    selection: Selection,
+    walk: Walk,
+    path: EntryPath,
+    warnings: list[SessionWarning],
+) -> Projection:
+    messages: list[Shown] = []
+    entry_ids: list[str | None] = []
+    chars = 0
+    if pins.summary is not None:
+        messages.append(pins.summary.message)
+        entry_ids.append(pins.summary.entry_id)
+        chars = pins.summary.chars
+    elif trimmed.units and not isinstance(trimmed.units[0].message, UserMessage):
+        messages.append(_PLACEHOLDER.model_copy())
+        entry_ids.append(None)
+        chars = _PLACEHOLDER_CHARS
+    for unit in trimmed.units:
+        messages.append(unit.message)
+        entry_ids.append(unit.entry_id)
+        chars += unit.chars
+        for result in unit.results:
+            messages.append(result.message)
+            entry_ids.append(result.entry_id)
+    if pins.memory is not None:
+        messages.append(pins.memory.message)
+        entry_ids.append(pins.memory.entry_id)
+        chars += pins.memory.chars
+
+    def count() -> int:
+        return run_at_once(_count(trimmed, pins, Ledger(UsageAnchoredEstimator(), AnchorRule(path))))
+
+    return Projection(
+        messages=messages,
+        entry_ids=entry_ids,
+        chars=chars,
+        dropped=walk.dropped(),
+        compaction_id=selection.compaction.id if selection.compaction is not None else None,
+        warnings=warnings,
+        is_whole=trimmed.is_whole,
+        state=pins.state,
+        count=count,
+        _tokens=trimmed.tokens,
+    )
+
+
+def _count(trimmed: Trimmed, pins: _Pins, ledger: Ledger) -> Steps[int]:
+    """Tokens of what is shown, where no budget and no estimator had them counted."""
+    yield from pins.charge(ledger)
+    for unit in reversed(trimmed.units):
+        ledger.add((yield from ledger.cost_of(unit)))
+    if pins.summary is None and trimmed.units and not isinstance(trimmed.units[0].message, UserMessage):
+        ledger.add((yield from ledger.cost_of_own(_PLACEHOLDER, _PLACEHOLDER_CHARS)))
+    total, anchor = ledger.total, ledger.anchor
+    return anchor.tokens + total.after if anchor is not None and trimmed.is_whole else total.after + total.covered

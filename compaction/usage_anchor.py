@@ -1,0 +1,42 @@
+"""The newest reply whose usage tells how many tokens the context up to it had (R21, second level)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from compaction.sendable import FAILED
+from compaction.shown_unit import ShownUnit
+from storage.entry_path import EntryPath
+from storage.messages import AssistantMessage
+
+
+class Anchor(NamedTuple):
+    """A reply up to which, itself included, the provider counted ``tokens``.
+
+    ``position`` is its place among what is walked, ``place`` on the path (the same, unless a transform moved it).
+    """
+
+    position: int
+    place: int
+    tokens: int
+
+
+class AnchorRule:
+    """Says which replies of a path are anchors: newer than its newest compaction and context edit, with a real usage."""
+
+    def __init__(self, path: EntryPath) -> None:
+        self._path = path
+        edits = path.edits()
+        self._since = max(-1 if path.compaction is None else path.compaction, edits[-1] if edits else -1)
+
+    def anchor_of(self, unit: ShownUnit) -> Anchor | None:
+        """The anchor that a unit's reply is, or ``None``. The count is of a request with what its path then showed."""
+        message = unit.message
+        if not isinstance(message, AssistantMessage) or message.usage is None or message.stop_reason in FAILED:
+            return None
+        usage = message.usage
+        tokens = usage.total_tokens or usage.input + usage.output + usage.cache_read + usage.cache_write
+        place = self._path.position_of(unit.entry_id)
+        if tokens <= 0 or place is None or place <= self._since:
+            return None
+        return Anchor(unit.position, place, tokens)
