@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import anyio
 
@@ -18,6 +19,7 @@ from harness.turn_record import CallState, TurnRecord
 from storage.entries import ToolStartEntry
 from storage.errors import ToolError
 from storage.messages import AssistantMessage, ToolResultMessage
+from storage.write_queue import PendingWrite
 
 CUT_OFF = (
     "This call was not run: the reply was cut off at its length limit, so the call may not be whole. "
@@ -55,28 +57,26 @@ class CallRunner:
         no result still in ``record.calls``. What a tool raises is its result and never comes out of here.
         """
         calls = self._record.calls
-        refused = [(state, self._refusal(state, reply)) for state in calls]
+        for state in calls:
+            state.refusal = self._refusal(state, reply)
         side_by_side = all(state.tool is None or state.tool.parallel for state in calls)
         try:
-            if side_by_side:
-                for state, refusal in refused:
-                    if refusal is not None:
-                        await self._finish(state, _error_result(state, refusal))
-                # Even one call runs in a task of its own: a native cancellation hits only the task that waits here, so
-                # what reaches a tool is always the cancellation of this scope, and can be told from the tool's own.
-                async with anyio.create_task_group() as group:
-                    for state, refusal in refused:
-                        if refusal is None:
-                            group.start_soon(self._run_one, state)
-            else:
-                for state, refusal in refused:
-                    if refusal is not None:
-                        await self._finish(state, _error_result(state, refusal))
-                        continue
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(self._run_one, state)
+            for batch in [calls] if side_by_side else [[state] for state in calls]:
+                await self._run_batch(batch)
         except BaseExceptionGroup as failures:
             raise _first(failures) from failures
+
+    async def _run_batch(self, batch: Sequence[CallState]) -> None:
+        for state in batch:
+            if state.refusal is not None:
+                await self._finish(state, _error_result(state, state.refusal))
+        ready = [state for state in batch if state.refusal is None]
+        starts = [(state, await self._record.put(_start_of(state))) for state in ready]
+        # Even one call runs in a task of its own: a native cancellation hits only the task that waits here, so what
+        # reaches a tool is always the cancellation of this scope, and can be told from the tool's own.
+        async with anyio.create_task_group() as group:
+            for state, start in starts:
+                group.start_soon(self._run_one, state, start)
 
     def _refusal(self, state: CallState, reply: AssistantMessage) -> str | None:
         """Why a call is not run, in words for the model; ``None`` if it is ready to run."""
@@ -88,7 +88,8 @@ class CallRunner:
             known = ", ".join(self._tools) or "none"
             return f"There is no tool {call.name!r:.100}. The tools are: {known}."
         if call.raw_arguments is not None:
-            return f"The arguments of {call.name} were not a JSON object, so it was not run: {call.raw_arguments!r:.500}"
+            given = f"{call.raw_arguments!r:.500}"
+            return f"The arguments of {call.name} were not a JSON object, so it was not run: {given}"
         try:
             state.prepared = tool.prepare(call.arguments)
         except ToolError as error:
@@ -98,21 +99,16 @@ class CallRunner:
         state.tool = tool
         return None
 
-    async def _run_one(self, state: CallState) -> None:
-        key = f"{state.entry_id}/{state.call.id}"
-        start_id = await self._record.write(
-            ToolStartEntry(
-                call_id=state.call.id, name=state.call.name, arguments=state.call.arguments, idempotency_key=key
-            )
-        )
+    async def _run_one(self, state: CallState, start: PendingWrite) -> None:
+        start_id = await start
         await self._emit(ToolStarted(state.call, start_id))
-        await self._finish(state, await self._execute(state, key))
+        await self._finish(state, await self._execute(state))
 
     async def _finish(self, state: CallState, result: ToolResultMessage) -> None:
         entry_id = await self._record.write_result(state, result)
         await self._emit(ToolFinished(state.call, result, entry_id))
 
-    async def _execute(self, state: CallState, key: str) -> ToolResultMessage:
+    async def _execute(self, state: CallState) -> ToolResultMessage:
         tool = state.tool
         assert tool is not None  # noqa: S101 - a call without a tool was refused
         seconds = tool.timeout if tool.timeout is not None else self._settings.tool_timeout
@@ -120,7 +116,7 @@ class CallRunner:
         context = ToolContext(
             call_id=state.call.id,
             tool_name=tool.name,
-            idempotency_key=key,
+            idempotency_key=_key(state),
             deadline=None if seconds is None else deadline,
             working_directory=self._working_directory,
             report=self._progress.reporter(state.call),
@@ -155,6 +151,16 @@ class CallRunner:
         )
 
 
+def _key(state: CallState) -> str:
+    """Unique for the call, in all sessions: the reply's entry has an id of its own, and the call one within it."""
+    return f"{state.entry_id}/{state.call.id}"
+
+
+def _start_of(state: CallState) -> ToolStartEntry:
+    call = state.call
+    return ToolStartEntry(call_id=call.id, name=call.name, arguments=call.arguments, idempotency_key=_key(state))
+
+
 def _error_result(state: CallState, text: str) -> ToolResultMessage:
     return ToolResultMessage(tool_call_id=state.call.id, tool_name=state.call.name, content=text, is_error=True)
 
@@ -166,7 +172,7 @@ def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
     while waiting:
         failure = waiting.pop(0)
         if isinstance(failure, BaseExceptionGroup):
-            waiting.extend(failure.exceptions)
+            waiting.extend(cast("BaseExceptionGroup[BaseException]", failure).exceptions)
         else:
             leaves.append(failure)
     return next((leaf for leaf in leaves if not isinstance(leaf, Exception)), leaves[0])

@@ -91,7 +91,7 @@ def _name(index: EntryIndex, seq: int) -> str | None:
 def _before(index: EntryIndex, target: int) -> int:
     """The entry before ``target``; before a user message that opened its turn, the entry before its ``turn_start``."""
     state = index.state(target)
-    if state.opener == target and state.turn >= 0 and index.is_on_path(state.turn, target):
+    if index.openers[target] == target and state.turn >= 0 and index.is_on_path(state.turn, target):
         return index.parents[state.turn]
     return index.parents[target]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 import anyio
 import anyio.from_thread
@@ -57,11 +57,13 @@ class WatchedProgress:
             return  # nobody keeps up, or the turn is over: progress is only for those who watch now
 
     async def hand_on(self, emit: Callable[[AgentEvent], Awaitable[None]]) -> None:
-        """Emit each line as it comes, until cancelled or closed."""
-        with self._receive:
-            async for event in self._receive:
-                await emit(event)
+        """Emit each line as it comes, until cancelled."""
+        async for event in self._receive:
+            await emit(event)
 
-    def close(self) -> None:
-        """Nothing more is handed on."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._send.close()
+        self._receive.close()

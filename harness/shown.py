@@ -10,7 +10,8 @@ import anyio.lowlevel
 
 from storage.entry_path import EntryPath
 
-_SHORTEST = 8
+# Of our own ids this is the time and 26 random bits: no id of an entry that comes later will begin with it either.
+_SHORTEST = 23
 _BREATH = 2_000
 _SHOWN_TYPES = frozenset({"message", "custom_message", "branch_summary", "compaction", "working_memory", "custom"})
 
@@ -35,7 +36,7 @@ class PathIds:
                 await anyio.lowlevel.checkpoint()
 
     def shorten(self, entry_id: str) -> str:
-        """The shortest beginning of ``entry_id``, of at least 8 characters, that no other id on the path begins with."""
+        """The shortest beginning of an id, of at least 23 characters, that no other id on the path begins with."""
         place = bisect_left(self._sorted, entry_id)
         neighbours = self._sorted[max(0, place - 1) : place + 2]
         shared = max((_shared(entry_id, other) for other in neighbours if other != entry_id), default=0)
@@ -47,7 +48,8 @@ def shown_runs(path: EntryPath, entry_ids: Sequence[str | None], ids: PathIds) -
 
     A run holds every entry between its ends that could be shown; ids of entries that are not on the path are left out.
     """
-    positions = sorted({position for entry_id in entry_ids if entry_id is not None for position in _place(path, entry_id)})
+    places = {path.position_of(entry_id) for entry_id in entry_ids if entry_id is not None}
+    positions = sorted(place for place in places if place is not None)
     if not positions:
         return []
     runs = [[positions[0], positions[0]]]
@@ -59,11 +61,6 @@ def shown_runs(path: EntryPath, entry_ids: Sequence[str | None], ids: PathIds) -
     return [[ids.shorten(path.entry_id(first)), ids.shorten(path.entry_id(last))] for first, last in runs]
 
 
-def _place(path: EntryPath, entry_id: str) -> list[int]:
-    position = path.position_of(entry_id)
-    return [] if position is None else [position]
-
-
 def _shared(one: str, other: str) -> int:
     """How many characters two ids begin with in common."""
-    return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next((place for place, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), len(one))

@@ -24,11 +24,13 @@ class CallState:
     """The reply that it belongs to."""
     tool: Tool | None = None
     prepared: Any = None
+    refusal: str | None = None
+    """Why it is not run, in words for the model."""
     begun: bool = False
     """Whether its tool was called: from here on it may have done something."""
     result: ToolResultMessage | None = None
-    recorded: bool = False
-    """Whether its result was handed to the log, which keeps what it was handed."""
+    recorded: PendingWrite | None = None
+    """Its result's write, once that was handed to the log, which keeps what it was handed unless the store fails."""
 
 
 @dataclass(slots=True)
@@ -41,8 +43,15 @@ class TurnRecord:
     calls: list[CallState] = field(default_factory=list[CallState])
     heard: list[str] = field(default_factory=list[str])
     """The pieces of text of a reply that is not recorded yet."""
-    begun: bool = False
-    ended: bool = False
+    start: PendingWrite | None = None
+    reply: PendingWrite | None = None
+    """The newest reply's write: the one that ``calls`` belong to."""
+    ending: PendingWrite | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it began on disk (or will, once the log is drained), and did not end there."""
+        return _holds(self.start) and not _holds(self.ending)
 
     async def put(self, entry: Entry) -> PendingWrite:
         """Hand an entry to the log. At once, unless too much is waiting: then after that was written."""
@@ -59,21 +68,19 @@ class TurnRecord:
     async def write_result(self, state: CallState, result: ToolResultMessage) -> str:
         """Record the one result of a call."""
         state.result = result
-        pending = await self.put(MessageEntry(message=result))
-        state.recorded = True
-        return await pending
+        state.recorded = await self.put(MessageEntry(message=result))
+        return await state.recorded
 
     async def end(self, reason: TurnReason, **more: Any) -> str:
         """Write the ``turn_end``, once. Returns its id."""
-        pending = await self.put(TurnEndEntry(turn=self.number, reason=reason, **more))
-        self.ended = True
-        return await pending
+        self.ending = await self.put(TurnEndEntry(turn=self.number, reason=reason, **more))
+        return await self.ending
 
     async def close_early(self, reason: TurnReason, *, provider: str, model_id: str, why: str | None) -> str:
         """End a turn that cannot go on: what was heard of a reply, a result for each call, and the ``turn_end``.
 
-        Everything is handed to the log before anything is waited for, so that a second cancellation cannot come between.
-        Returns the ``turn_end``'s id.
+        Everything is handed to the log before anything is waited for, so that a second cancellation cannot come
+        between. Returns the ``turn_end``'s id.
         """
         if self.heard:
             partial = AssistantMessage(
@@ -85,9 +92,13 @@ class TurnRecord:
             )
             self.heard.clear()
             await self.put(MessageEntry(message=partial))
-        for state in self.calls:
-            if not state.recorded:
+        for state in self.calls if _holds(self.reply) else ():
+            if not _holds(state.recorded):
                 result = state.result or interrupted_result(state.call, begun=state.begun)
-                state.recorded = True
-                await self.put(MessageEntry(message=result))
+                state.recorded = await self.put(MessageEntry(message=result))
         return await self.end(reason, **({} if why is None else {"error": why}))
+
+
+def _holds(write: PendingWrite | None) -> bool:
+    """Whether a write was handed to the log and did not fail."""
+    return write is not None and write.error is None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -21,7 +20,7 @@ from harness.cli.failures import (
     show_traceback,
     single,
 )
-from harness.cli.screen import Screen, one_line, prepare_streams
+from harness.cli.screen import Screen, forget_stream, one_line, prepare_streams
 from harness.cli.shelf import ROOT_VARIABLE
 
 app = typer.Typer(
@@ -33,7 +32,7 @@ app = typer.Typer(
     "was begun; 130 Ctrl-C; 141 the reader of the output went away; 143 terminated.",
 )
 
-_UsageError = typer.BadParameter.__mro__[1]
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """The base of what the parser raises for a wrong command line. It has no public name in typer."""
 
 RootOption = Annotated[
@@ -76,11 +75,11 @@ def branchline(
 def chat(
     prompt: Annotated[
         str | None,
-        typer.Argument(metavar="PROMPT", help="What to ask. Without it: a prompt in a terminal, else standard input."),
+        typer.Argument(metavar="PROMPT", help="What to ask. Without it, standard input or, in a terminal, prompts."),
     ] = None,
     session: Annotated[
         str | None,
-        typer.Option("--session", "-s", metavar="ID", help="Go on with this session: its id, the beginning, or 'last'."),
+        typer.Option("--session", "-s", metavar="ID", help="Go on with this session: its id, a beginning, or 'last'."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="FILE", help="Go on with (or begin) a session in this file.")
@@ -92,18 +91,23 @@ def chat(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", "-m", metavar="NAME", envvar="BRANCHLINE_MODEL", help="The model; 'local' runs one on this machine."
+            "--model",
+            "-m",
+            metavar="NAME",
+            envvar="BRANCHLINE_MODEL",
+            help="The model; 'local' runs one here.",
         ),
     ] = None,
     base_url: Annotated[
         str | None,
-        typer.Option("--base-url", metavar="URL", help="An OpenAI-compatible server, such as http://localhost:11434/v1."),
+        typer.Option("--base-url", metavar="URL", help="An OpenAI-compatible server (http://localhost:11434/v1)."),
     ] = None,
     model_file: Annotated[
         Path | None, typer.Option("--model-file", metavar="FILE", help="A GGUF file for the model on this machine.")
     ] = None,
     cwd: Annotated[
-        Path | None, typer.Option("--cwd", metavar="DIR", help="What the tools may read; by default the current folder.")
+        Path | None,
+        typer.Option("--cwd", metavar="DIR", help="What the tools may read; else the current folder."),
     ] = None,
     no_tools: Annotated[bool, typer.Option("--no-tools", help="Offer the model no tools.")] = False,
     max_chars: MaxCharsOption = None,
@@ -140,13 +144,19 @@ def chat(
 
 
 @app.command()
-def sessions(root: RootOption = None, as_json: JsonOption = False) -> int:
+def sessions(
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read each session whole: count its entries, and find damage anywhere in it.")
+    ] = False,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> int:
     """List the sessions, the one used last first; damaged ones are marked."""
 
     def command(screen: Screen) -> int:
         from harness.cli.sessions import run_sessions
 
-        return run_sessions(screen, root=root)
+        return run_sessions(screen, root=root, deep=deep)
 
     return _run(command, as_json=as_json)
 
@@ -155,7 +165,7 @@ def sessions(root: RootOption = None, as_json: JsonOption = False) -> int:
 def tree(
     session: SessionArgument = "last",
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Draw the bookkeeping as well: turns, labels, settings, starts of tools.")
+        bool, typer.Option("--all", "-a", help="Draw the bookkeeping as well: turns, labels, settings.")
     ] = False,
     root: RootOption = None,
     as_json: JsonOption = False,
@@ -174,7 +184,7 @@ def tree(
 def context(
     session: SessionArgument = "last",
     at: Annotated[
-        str | None, typer.Option("--at", metavar="ENTRY", help="As if the conversation went on from this entry or label.")
+        str | None, typer.Option("--at", metavar="ENTRY", help="As if one went on from this entry or label.")
     ] = None,
     max_chars: MaxCharsOption = None,
     max_tokens: MaxTokensOption = None,
@@ -196,7 +206,7 @@ def verify(
     session: Annotated[
         str | None,
         typer.Argument(
-            metavar="SESSION", help="A session's id, the beginning of one, 'last', or the path of its file; else all."
+            metavar="SESSION", help="An id, the beginning of one, 'last', or the path of a file; without it, all."
         ),
     ] = None,
     root: RootOption = None,
@@ -226,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         return _usage(error)
     except SystemExit as leaving:  # what typer makes of a pipe that closed while it printed help
-        _forget_output()
+        forget_stream(1)
         return leaving.code if isinstance(leaving.code, int) else FAILED
     except OSError as error:
         return _failed(Screen(), error)
@@ -241,7 +251,7 @@ def _run(command: Callable[[Screen], int], *, as_json: bool) -> int:
         screen.flush()
     except (SystemExit, GeneratorExit):
         raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - nothing is swallowed: it is told, and it is the exit code
         return _failed(screen, error)
     return code
 
@@ -251,14 +261,15 @@ def _failed(screen: Screen, error: BaseException) -> int:
     code = exit_code(cause)
     show_traceback(error)
     if code == READER_GONE:
-        _forget_output()
+        forget_stream(1)
         return code
     try:
         screen.flush()
     except OSError:
-        _forget_output()
+        forget_stream(1)
     if code <= WRONG_COMMAND:
         screen.fail(message(cause))
+        screen.notes(f"  {hint}" for hint in getattr(cause, "hints", ()))
     return code
 
 
@@ -270,13 +281,6 @@ def _usage(error: BaseException) -> int:
     name = context.command_path if context is not None else "branchline"
     screen.fail(message(CommandLineError(f"{text.rstrip('.')}; '{name} --help' shows what there is")))
     return WRONG_COMMAND
-
-
-def _forget_output() -> None:
-    """Send what is still buffered nowhere, so that the interpreter does not fail on it again when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
 
 
 def _version() -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from types import FrameType
+from typing import Any
 
 import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -25,7 +26,7 @@ from harness.cli.conversation import Conversation, ConversationSettings
 from harness.cli.failures import DONE, INTERRUPTED, CommandLineError, Terminated, message
 from harness.cli.plain_text import given_text
 from harness.cli.screen import Screen
-from harness.cli.shelf import Place, find_file, find_session, places_in, sessions_root
+from harness.cli.shelf import ROOT_VARIABLE, Place, find_file, find_session, places_in, sessions_root
 from harness.cli.turn_screen import TurnScreen
 from harness.events import AgentEvent
 from storage.errors import ModelError
@@ -140,7 +141,7 @@ def _take_turn(screen: Screen, portal: BlockingPortal, conversation: Conversatio
     happened: SimpleQueue[AgentEvent | None] = SimpleQueue()
     scope = portal.call(anyio.CancelScope)
     turn = portal.start_task_soon(conversation.ask, prompt, happened.put, scope)
-    turn_screen = TurnScreen(screen)
+    turn_screen = TurnScreen(screen, lambda: _session_facts(conversation))
     try:
         while (event := happened.get()) is not None:
             turn_screen.show(event)
@@ -151,10 +152,15 @@ def _take_turn(screen: Screen, portal: BlockingPortal, conversation: Conversatio
             turn_screen.abandon()
             turn.exception()
         except KeyboardInterrupt:
-            screen.note("left at once; the next 'branchline chat' with this session records that the turn was interrupted")
+            screen.note("left at once; the next 'chat' with this session records that the turn was interrupted")
             os._exit(INTERRUPTED)
         raise
     turn_screen.finish()
+
+
+def _session_facts(conversation: Conversation) -> dict[str, Any]:
+    path = str(conversation.place.path.absolute()) if conversation.place is not None else None
+    return {"type": "session", "id": conversation.session_id, "path": path}
 
 
 @contextmanager
@@ -190,7 +196,7 @@ def _how_to_go_on(conversation: Conversation, options: ChatOptions, root: Path) 
         words += ["--file", str(options.file)]
     else:
         words += ["--session", _shortest(place.name, [each.name for each in places_in(root)])]
-    if options.root is not None and "BRANCHLINE_HOME" not in os.environ:
+    if options.root is not None and str(options.root) != os.environ.get(ROOT_VARIABLE):
         words += ["--root", str(options.root)]
     return f"session {place.name}; go on with: {shlex.join(words)}"
 

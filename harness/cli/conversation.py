@@ -11,18 +11,20 @@ from typing import Final, Self
 
 import anyio
 
+from compaction.state import ModelChoice
 from harness.agent import AgentHarness
+from harness.cli.failures import naming
 from harness.cli.model_choice import choose_model
-from harness.cli.reading import all_entries, named_entry, open_to_read, told
+from harness.cli.reading import all_entries, named_entry, open_to_read, storage_at, told
 from harness.cli.shelf import Place
 from harness.events import AgentEvent
 from harness.models.protocol import ChatModel
 from harness.session import Session
 from harness.settings import AgentSettings
 from harness.tools import workspace_tools
-from storage.entry_files import EntryFileStorage
-from storage.identifiers import new_id
+from storage.errors import ReadOnlySessionError, StorageError
 from storage.jsonl import JsonlStorage
+from storage.jsonl_repository import JsonlRepository
 
 SYSTEM_PROMPT: Final = "You are a helpful assistant. Answer briefly and exactly."
 WITH_TOOLS: Final = " With your tools you can read the files below the folder {cwd}; look there before you guess."
@@ -77,6 +79,11 @@ class Conversation:
         return f"{self._model.provider}/{self._model.model_id}" if self._model is not None else ""
 
     @property
+    def session_id(self) -> str:
+        """The id of the session, once there is one."""
+        return self._session.id if self._session is not None else ""
+
+    @property
     def began(self) -> bool:
         """Whether there is a session that something was said in."""
         return self._asked and self.place is not None
@@ -86,15 +93,17 @@ class Conversation:
         recorded = None
         if settings.place is not None and settings.model is None and settings.model_file is None:
             async with open_to_read(settings.place) as session:
-                recorded = (await session.build_context(unknown_entries="skip")).model
+                recorded = recorded_model(session)
         self._model = choose_model(
             name=settings.model, base_url=settings.base_url, model_file=settings.model_file, recorded=recorded
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._model.aclose)
             if settings.place is not None:
-                self._session = await self._open(settings.place, stack)
-                self._harness = await self._begin(self._session, self._model, stack)
+                with naming(settings.place.path):
+                    self._session = await self._open(settings.place, stack)
+                    self._harness = await self._begin(self._session, self._model, stack)
+                    await self._branch(self._session)
             self._stack = stack.pop_all()
         return self
 
@@ -130,29 +139,41 @@ class Conversation:
         return self._model
 
     async def _open(self, place: Place, stack: AsyncExitStack) -> Session:
-        kind = EntryFileStorage if place.is_folder else JsonlStorage
-        session = await stack.enter_async_context(
-            Session.open(kind.open(place.path, mode="write", on_torn_tail="repair"))
-        )
-        self.remarks += [told(warning) for warning in session.warnings]
+        storage = storage_at(place, mode="write", on_torn_tail="repair")
+        session = await stack.enter_async_context(Session.open(storage))
+        self.remarks += [f"warning: {told(warning)}" for warning in session.warnings]
+        if not session.writable:
+            raise ReadOnlySessionError(session.log.read_only_reason or "it takes no more entries")
         began_in = session.header.cwd
         if began_in and self._settings.tools and Path(began_in) != self._settings.cwd:
-            self.remarks.append(f"the session began in {began_in}; the tools work in {self._settings.cwd} now (see --cwd)")
-        if self._settings.at is not None:
-            entry_id = await named_entry(session, self._settings.at)
-            if entry_id != session.leaf_id:
-                await session.move_to(entry_id)
+            self.remarks.append(f"the session began in {began_in}; its tools now work in {self._settings.cwd}")
+        if await session.recover():
+            self.remarks.append("the last turn was cut off; that is recorded, and nothing of it is repeated")
         return session
+
+    async def _branch(self, session: Session) -> None:
+        """Go to the entry that the person named, if they named one and are not there."""
+        if self._settings.at is None:
+            return
+        entry_id = await named_entry(session, self._settings.at)
+        if entry_id != session.leaf_id:
+            await session.move_to(entry_id)
 
     async def _create(self, stack: AsyncExitStack) -> Session:
         """The session that the first prompt begins."""
         settings = self._settings
-        session_id = new_id()
-        path = settings.new_file or settings.root / f"{session_id}.jsonl"
-        storage = JsonlStorage.create(path, cwd=settings.cwd, session_id=session_id)
+        try:
+            if settings.new_file is not None:
+                storage = await JsonlStorage.create(settings.new_file, cwd=settings.cwd)
+            else:
+                storage = await JsonlRepository(settings.root).create(cwd=settings.cwd)
+        except StorageError as error:
+            error.message += "; choose another place, with --root, BRANCHLINE_HOME or --file"
+            raise
         session = await stack.enter_async_context(Session.open(storage))
         self._created = True
-        self.place = Place(str(path) if settings.new_file else session_id, path)
+        name, root = (session.id, settings.root) if settings.new_file is None else (str(settings.new_file), None)
+        self.place = Place(name, Path(storage.path), root)
         return session
 
     async def _begin(self, session: Session, model: ChatModel, stack: AsyncExitStack) -> AgentHarness:
@@ -167,6 +188,14 @@ class Conversation:
             ),
         )
         return await stack.enter_async_context(harness)
+
+
+def recorded_model(session: Session) -> ModelChoice | None:
+    """The model that the session's path names last. Also where that path is broken: the reason to stop is another."""
+    index = session.log.index
+    seq = index.ids.get(session.leaf_id) if session.leaf_id is not None else None
+    model = index.model_at(seq) if seq is not None else None
+    return ModelChoice(*model) if model is not None else None
 
 
 async def _has_message(session: Session) -> bool:

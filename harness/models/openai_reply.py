@@ -158,41 +158,42 @@ class ReplyAssembler:
     def _call(self, piece: Mapping[str, Any]) -> ToolCallDelta:
         function = _mapping(piece.get("function"))
         call_id, name = _string(piece.get("id")), _string(function.get("name"))
-        call = self._call_of(piece.get("index"), call_id, name)
+        raw = function.get("arguments")
+        arguments = json.dumps(raw, ensure_ascii=False) if isinstance(raw, dict | list) else _string(raw)
+        call = self._call_of(piece.get("index"), _Call(0, None, call_id, name, arguments))
         call.id = call.id or call_id
         # Names come whole, in pieces, or whole again with every piece of the arguments.
         if name and name != call.name and not call.arguments:
             call.name += name
-        raw = function.get("arguments")
-        arguments = json.dumps(raw, ensure_ascii=False) if isinstance(raw, dict | list) else _string(raw)
         call.arguments += arguments
         return ToolCallDelta(call.index, call.name, arguments)
 
-    def _call_of(self, wire_index: Any, call_id: str, name: str) -> _Call:
+    def _call_of(self, wire_index: Any, piece: _Call) -> _Call:
         index = wire_index if isinstance(wire_index, int) and not isinstance(wire_index, bool) else None
         if index is not None:
             known = next((call for call in reversed(self._calls) if call.wire_index == index), None)
-        elif call_id:
-            known = next((call for call in self._calls if call.id == call_id), None)
+        elif piece.id:
+            known = next((call for call in self._calls if call.id == piece.id), None)
         else:
             known = self._calls[-1] if self._calls else None
-        if known is None or _is_another(known, call_id, name):
+        if known is None or _is_another(known, piece):
             known = _Call(len(self._calls), index)
             self._calls.append(known)
             self._parts.append(known)
         return known
 
 
-def _is_another(known: _Call, call_id: str, name: str) -> bool:
+def _is_another(known: _Call, piece: _Call) -> bool:
     """Whether this piece begins a new call although its index, or the lack of one, says it goes on with ``known``.
 
     Some servers give every call the index 0. A new id alone means nothing (others make one for each piece).
     """
-    if not name or (call_id and call_id == known.id):
+    if not piece.name or (piece.id and piece.id == known.id):
         return False
-    if not call_id:
-        return known.wire_index is None and known.is_whole()
-    return bool(known.id) and (known.is_whole() or (name != known.name and not known.arguments))
+    if known.is_whole():
+        has_own = bool(piece.arguments) or piece.name != known.name
+        return has_own and (known.wire_index is None or bool(piece.id and known.id))
+    return bool(piece.id and known.id) and piece.name != known.name and not known.arguments
 
 
 def _content(part: _Text | _Call) -> TextContent | ThinkingContent | ToolCall:

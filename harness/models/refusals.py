@@ -84,7 +84,7 @@ class Refusal:
     def error(self, provider: str) -> ModelError:
         """The exception for it. ``details`` holds ``status``, ``vendor_code``, ``retry_after`` and ``temporary``."""
         signs = ", ".join(sign for sign in (f"HTTP {self.status}" if self.status else "", self.code) if sign)
-        told = self.message[:_LONGEST_EXCERPT] or "no reason given"
+        told = self.message.strip()[:_LONGEST_EXCERPT].rstrip(".") or "no reason given"
         facts: dict[str, Any] = {
             "status": self.status,
             "vendor_code": self.code or None,
@@ -93,12 +93,12 @@ class Refusal:
         }
         if self.is_overflow:
             return ContextOverflowError(
-                f"{provider} says that the request is too long for the model ({signs}): {told}"
+                f"{provider} says that the request is too long for the model ({signs}): {told}."
                 " Compact the session, or show less of it.",
                 **facts,
             )
         advice = _ADVICE.get(self.status or 0, "Try again later." if self.is_temporary else "")
-        return ModelError(f"{provider} answered with an error ({signs}): {told} {advice}".rstrip(), **facts)
+        return ModelError(f"{provider} answered with an error ({signs}): {told}. {advice}".rstrip(), **facts)
 
 
 def refusal_of(status: int | None, body: str, retry_after: float | None = None) -> Refusal:

@@ -82,7 +82,7 @@ def search_tool(root: str | os.PathLike[str] = ".") -> Tool:
     """The tool ``search``: lines that match a pattern, in the text files below ``root``."""
     workspace = Workspace(root)
 
-    def search(  # noqa: PLR0917 - a model gives them by name
+    def search(
         context: ToolContext,
         pattern: Annotated[str, Field(description="a regular expression, or with literal the text itself")],
         path: Annotated[

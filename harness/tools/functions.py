@@ -46,7 +46,7 @@ class FunctionBody:
         self._asynchronous = _is_asynchronous(function)
         if inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain):
             raise ToolError(f"tool {self.name!r} is a generator; return the whole result instead of yielding its parts")
-        documented = docstring_parser.parse(inspect.getdoc(plain) or "")
+        documented = docstring_parser.parse(_documentation(plain))
         self.description = "\n\n".join(filter(None, (documented.short_description, documented.long_description)))
         described = {parameter.arg_name: parameter.description for parameter in documented.params}
         parameters = list(self._signature().parameters.values())
@@ -64,13 +64,20 @@ class FunctionBody:
 
     def _hints(self, plain: Callable[..., Any]) -> dict[str, Any]:
         annotated = plain if inspect.isroutine(plain) else type(plain).__call__
-        try:
-            return get_type_hints(annotated, include_extras=True)
-        except NameError as error:
-            raise ToolError(
-                f"tool {self.name!r}: an annotation names {error.name!r}, which is not to be found in the function's "
-                "module; define or import it there, not inside another function"
-            ) from error
+        frame = inspect.currentframe()
+        places: Mapping[str, Any] | None = None
+        while True:
+            try:
+                return get_type_hints(annotated, localns=places, include_extras=True)
+            except NameError as error:
+                # Written inside another function: its names are those of whoever makes the tool, or called that.
+                frame = None if frame is None else frame.f_back
+                if frame is None:
+                    raise ToolError(
+                        f"tool {self.name!r}: an annotation names {error.name!r}, which is not to be found; define or "
+                        "import it in the function's module, or where the tool is made"
+                    ) from error
+                places = frame.f_locals
 
     def _make_model(self, hints: Mapping[str, Any], described: Mapping[str, str | None]) -> type[BaseModel]:
         """A model with one field a parameter, under names of our own, so that no parameter's name clashes."""
@@ -123,14 +130,17 @@ class FunctionBody:
                 keywords[parameter.name] = value
             else:
                 positional.append(value)
-        call = functools.partial(self._function, *positional, **keywords)
         if self._asynchronous:
-            return await call()
+            return await self._function(*positional, **keywords)
+
+        def call() -> list[Any]:
+            # In a list: trio takes no coroutine out of a thread, and a lambda may well return one.
+            return [self._function(*positional, **keywords)]
+
         try:
-            returned = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_limiter())
+            (returned,) = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_limiter())
         finally:
             context.stopped.set()
-        # Such as a lambda around an asynchronous function.
         return await returned if inspect.isawaitable(returned) else returned
 
 
@@ -146,6 +156,12 @@ def _innermost(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, functools.partial):
         function = cast("functools.partial[Any]", function).func
     return inspect.unwrap(function)
+
+
+def _documentation(plain: Callable[..., Any]) -> str:
+    if inspect.isroutine(plain):
+        return inspect.getdoc(plain) or ""
+    return inspect.getdoc(type(plain).__call__) or inspect.getdoc(type(plain)) or ""
 
 
 def _is_asynchronous(function: Callable[..., Any]) -> bool:

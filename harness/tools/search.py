@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import regex
 
@@ -37,18 +38,18 @@ class Search:
     def below(self, path: str) -> None:
         """Search a file, or the files below a folder, in the order of their names, until ``limit`` is reached."""
         if not self.workspace.is_folder(path):
-            self._file(path)
+            self._lines(path, self.workspace.open_file(path))
             return
         for file, size in self._files(path):
             if size > MAX_FILE_BYTES:
                 self._skip("too large")
                 continue
             try:
-                self._file(file)
+                stream = self.workspace.open_file(file)
             except ToolError:
-                if self.stopped():
-                    raise
                 self._skip("not readable")
+                continue
+            self._lines(file, stream)
             if len(self.matches) >= self.limit:
                 return
 
@@ -87,8 +88,8 @@ class Search:
     def _is_wanted(self, name: str, path: str) -> bool:
         return self.glob is None or fnmatch.fnmatchcase(name, self.glob) or fnmatch.fnmatchcase(path, self.glob)
 
-    def _file(self, path: str) -> None:
-        with self.workspace.open_file(path) as stream:
+    def _lines(self, path: str, stream: BinaryIO) -> None:
+        with stream:
             lines = text_lines(stream, stopped=self.stopped)
             if lines is None:
                 self._skip("binary")

@@ -143,7 +143,7 @@ class _Plain:
         self._left -= 1
         if self._left < 0:
             return _REST
-        if value is None or isinstance(value, bool):
+        if value is None or type(value) is bool:
             return value
         try:
             return self._scalar_or_container(value)
@@ -186,8 +186,7 @@ class _Plain:
             self._inside.discard(id(value))
 
     def mapping(self, value: object) -> Any:
-        pairs = self._some(cast("Mapping[object, object]", value).items())
-        return self._object_of([(key, item) for key, item in pairs])
+        return self._object_of(self._some(cast("Mapping[object, object]", value).items()))
 
     def fields(self, value: object) -> Any:
         names = [field.name for field in dataclasses.fields(cast("Any", value))]
@@ -223,12 +222,12 @@ class _Plain:
                 return
             yield item
 
-    def _object_of(self, pairs: list[tuple[object, object]]) -> Any:
-        keyed = [(self._key(key), self.of(item)) for key, item in pairs]
-        as_object = dict(keyed)
-        if len(as_object) == len(keyed):
+    def _object_of(self, pairs: Iterable[tuple[object, object]]) -> Any:
+        written = [(key, self._key(key), self.of(item)) for key, item in pairs]
+        as_object = {name: item for _, name, item in written}
+        if len(as_object) == len(written):
             return as_object
-        return [[self.of(key), item] for (key, _), (_, item) in zip(pairs, keyed, strict=True)]
+        return [[self.of(key), item] for key, _, item in written]
 
     def _key(self, key: object) -> str:
         plain = self.of(key)

@@ -74,7 +74,9 @@ class Workspace:
         """What is in a folder below the root, sorted by name. Raises ``ToolError`` as ``open_file`` does."""
         with _told_to_the_model(path):
             if not _HAS_DIRECTORY_DESCRIPTORS:
-                return self._scan(self._resolve(path))
+                resolved = self._resolve(path)
+                _check_is_folder(os.stat(resolved).st_mode, path)
+                return self._scan(resolved)
             with self._opened(path) as descriptor:
                 _check_is_folder(os.fstat(descriptor).st_mode, path)
                 return self._scan(descriptor)

@@ -43,13 +43,13 @@ def test_active_path_goes_straight_down() -> None:
         user("u4", "a1", "left too"),
     ]
     assert drawn(entries, "a3", {"a1": "start"}) == [
-        "* u1 user       first",
-        "* a1 assistant  [start] one",
-        "|-o u2 user       left",
-        "| o a2 assistant  two",
-        "|-o u4 user       left too",
-        "* u3 user       taken",
-        "* a3 assistant  (here) three",
+        "* u1 user      first",
+        "* a1 assistant [start] one",
+        "|-o u2 user      left",
+        "| o a2 assistant two",
+        "|-o u4 user      left too",
+        "* u3 user      taken",
+        "* a3 assistant (here) three",
     ]
 
 

@@ -8,7 +8,11 @@ from harness.cli.entry_ids import ShortIds, find_entry
 from harness.cli.failures import CommandLineError
 from storage.errors import EntryNotFoundError
 
-IDS = ["0199a1b2-0001-7000-8000-00000000aaaa", "0199a1b2-0001-7000-8000-00000000bbbb", "0199a1b3-0002-7000-8000-0000cccc"]
+IDS = [
+    "0199a1b2-0001-7000-8000-00000000aaaa",
+    "0199a1b2-0001-7000-8000-00000000bbbb",
+    "0199a1b3-0002-7000-8000-0000cccc",
+]
 
 
 @pytest.mark.parametrize("given", [IDS[2], "0199a1b3", "cccc", "0000cccc", "end"])

@@ -22,8 +22,10 @@ def test_every_control_character_is_taken() -> None:
     passed = [
         character
         for character in suspects
-        if (unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(character) in
-            ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"))
+        if (
+            unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")
+            or unicodedata.bidirectional(character) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
+        )
         and character not in kept
         and neutral(character) == character
     ]

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -67,6 +68,15 @@ def commands(block: Block) -> list[list[str]]:
     return [line.split() for line in lines]
 
 
+@cache
+def help_of(command: str) -> str:
+    """What ``branchline COMMAND --help`` prints."""
+    program = [sys.executable, "-m", "harness.cli", *filter(None, [command]), "--help"]
+    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
+    result = subprocess.run(program, capture_output=True, text=True, env=environment, check=True, timeout=60)
+    return result.stdout
+
+
 @pytest.mark.parametrize("block", COMMANDS)
 def test_commands_in_documents_exist(block: Block):
     """Each ``make`` target, each subcommand of ``branchline`` and each of its options that is shown is there."""
@@ -76,12 +86,20 @@ def test_commands_in_documents_exist(block: Block):
         if words[0] == "make":
             assert re.search(rf"^{re.escape(words[1])}:", makefile, re.MULTILINE), words
         elif Path(words[0]).name == "branchline":
-            given = [word for word in words[1:] if not word.startswith("-")][:1]
-            program = [sys.executable, "-m", "harness.cli", *given, "--help"]
-            environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1"}
-            shown = subprocess.run(program, capture_output=True, text=True, env=environment, check=True, timeout=60)
+            shown = help_of(next((word for word in words[1:] if not word.startswith("-")), ""))
             for option in (word for word in words if word.startswith("-")):
-                assert re.search(rf"(^|[\s,]){re.escape(option)}\b", shown.stdout), (words, option)
+                assert re.search(rf"(^|[\s,]){re.escape(option)}\b", shown), (words, option)
+
+
+def test_the_options_in_the_command_line_page_exist():
+    """Each ``--option`` that the page names is one of some command's, and each of theirs is named, but for the help."""
+    page = (REPOSITORY / "docs" / "command-line.md").read_text(encoding="utf-8")
+    helps = [help_of(command) for command in ("", "chat", "sessions", "tree", "context", "verify")]
+    option = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+    real = {name for text in helps for name in option.findall(text)}
+    named = {name for name in option.findall(page) if name != "--no-deps"}
+    assert named - real == set()
+    assert real - named - {"--help", "--version"} == set()
 
 
 def test_the_shown_session_is_one():

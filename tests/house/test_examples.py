@@ -20,7 +20,7 @@ PRINTED = {
         "forked: Structures, 5 messages, the last: Because one can go back.",
     ],
     "first.py": ["It is called Atlas."],
-    "own_backend.py": ["0 Remember me."],
+    "own_backend.py": ["Remember me.", "the conformance suite: 26 clauses passed, 3 abilities absent"],
     "own_tool.py": ["toolResult: 4 degrees celsius", "toolResult: 31 degrees celsius", "assistant: Lagos is warmer."],
     "swap_backends.py": ["Forty-two."] * 3,
 }

@@ -104,7 +104,7 @@ def plain_of(context: SessionContext) -> Plain:
         model=None if model is None else (model.provider, model.model_id),
         thinking_level=context.thinking_level,
         active_tools=None if context.active_tools is None else list(context.active_tools),
-        dropped=[dropped.entry_id for dropped in context.dropped],
+        dropped=list(context.dropped),
         compaction_id=context.compaction_id,
         warnings=len(context.warnings),
     )

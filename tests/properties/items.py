@@ -216,14 +216,15 @@ class _Builder:
 
     def _set_openers(self) -> None:
         by_position = openers(self.path)
-        index_of_position = {source.position: index for index, source in enumerate(self.sources)}
+        index_of_position = {source.position: at for at, source in enumerate(self.sources) if source.position is not None}
         tail_opener: int | None = None
         for index, source in enumerate(self.sources):
             if source.position is None:
                 tail_opener = index if source.message["role"] == "user" else tail_opener
                 opener = tail_opener
             else:
-                opener = index_of_position.get(by_position[source.position])
+                place = by_position[source.position]
+                opener = None if place is None else index_of_position.get(place)
             if index in self.index_of:
                 item = self.items[self.index_of[index]]
                 item.opener = self.index_of.get(opener) if opener is not None else None

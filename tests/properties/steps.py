@@ -244,5 +244,7 @@ OTHERS = (
 
 def conversations(*, max_steps: int) -> st.SearchStrategy[list[Step]]:
     """Steps of every kind, with conversation, answers and branching more often than the rest."""
-    kinds = (*CONVERSATION, *CONVERSATION, *BRANCHING, *SUMMARIES, *FACTS, *OTHERS)
-    return st.lists(st.one_of(*kinds), min_size=1, max_size=max_steps)
+    kinds = st.one_of(*CONVERSATION, *CONVERSATION, *BRANCHING, *SUMMARIES, *FACTS, *OTHERS)
+    short = st.lists(kinds, min_size=1, max_size=8)
+    long = st.lists(kinds, min_size=max_steps // 2, max_size=max_steps)  # drawn lists are mostly near their least size
+    return st.one_of(short, long)

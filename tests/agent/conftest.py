@@ -1,0 +1,20 @@
+"""Sessions on two backends, for the tests of the agent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from harness.session import Session
+from storage.jsonl import JsonlStorage
+from storage.memory import MemoryStorage
+
+
+@pytest.fixture(params=["memory", "jsonl"])
+async def session(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Session]:
+    """An open session with nothing in it."""
+    storage = MemoryStorage.create() if request.param == "memory" else JsonlStorage.create(tmp_path / "session.jsonl")
+    async with Session.open(storage) as session:
+        yield session

@@ -1,0 +1,26 @@
+"""How much the property tests do: little by default; ``BRANCHLINE_HYPOTHESIS=large`` does much more, for a quiet hour."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+
+LARGE = os.environ.get("BRANCHLINE_HYPOTHESIS", "") == "large"
+
+MAXIMUM_STEPS = 60 if LARGE else 22
+"""The longest conversation that is drawn."""
+
+
+def examples(count: int) -> Any:
+    """Settings for a property test: ``count`` examples by default, ten times as many in the large profile."""
+    slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture)
+    return settings(
+        max_examples=count * (10 if LARGE else 1),
+        deadline=None,
+        suppress_health_check=slow,
+        derandomize=not LARGE,  # the default run is the same each time; the large one looks for what is new
+        database=None,
+        print_blob=LARGE,
+    )
