@@ -22,7 +22,7 @@ help:
 	@echo 'make clean     remove everything that was made here'
 
 demo: $(VENV)/.installed-demo
-	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+	@PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
 
 test: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest $(ARGS)

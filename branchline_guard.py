@@ -8,8 +8,8 @@ imports before it imports anything from them. This module has a name that nobody
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from importlib.abc import InspectLoader
 from importlib.util import find_spec
 from typing import Final
 
@@ -37,9 +37,8 @@ def _is_not_ours(name: str) -> bool:
     if name in sys.modules:
         return False
     spec = find_spec(name)
-    if spec is None or not isinstance(spec.loader, InspectLoader):
-        return False  # the import itself says what is wrong, or the marker does
-    source = spec.loader.get_source(name)
+    get_source: Callable[[str], str | None] | None = getattr(spec and spec.loader, "get_source", None)
+    source = get_source(name) if get_source is not None else None
     return source is not None and MARKER not in source
 
 

@@ -31,8 +31,7 @@ async def main() -> None:
         await session.move_to(second, summary="The other answer was a list.")
         await harness.prompt("Why?")
 
-        forked = await session.fork(into=MemoryStorage.create)
-        async with Session.open(forked) as other:
+        async with await session.fork(into=MemoryStorage.create) as other:
             messages = (await other.build_context()).messages
             print(f"forked: {await other.name()}, {len(messages)} messages, the last: {messages[-1].text}")
 

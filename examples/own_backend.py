@@ -13,15 +13,26 @@ from pathlib import Path
 
 import anyio
 
-from harness import Record, Session, SessionHeader, StaleSessionError, StorageInfo, UserMessage, new_header
-from storage.decode import parse_record
-from storage.header import parse_header
+from harness import (
+    Mode,
+    ReadOnlySessionError,
+    Record,
+    Session,
+    SessionHeader,
+    StaleSessionError,
+    StorageInfo,
+    UserMessage,
+    new_header,
+    parse_header,
+    parse_record,
+)
+from storage.testing import check_storage
 
 
 class TableStorage:
     """One session, in the rows of two tables. It is made, as it is used, in a worker thread."""
 
-    def __init__(self, database: Path, session_id: str) -> None:
+    def __init__(self, database: Path, session_id: str, mode: Mode = "write") -> None:
         # The log calls from one thread at a time, but not always from the same one.
         self._connection = sqlite3.connect(database, check_same_thread=False)
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -34,12 +45,13 @@ class TableStorage:
             self._connection.execute("INSERT OR IGNORE INTO sessions VALUES (?, ?)", (session_id, fresh.to_line()))
         (line,) = self._connection.execute("SELECT header FROM sessions WHERE id = ?", (session_id,)).fetchone()
         self._header: SessionHeader = parse_header(line)
+        self._writable = mode == "write"
         self._place = f"{database}#{session_id}"
 
     @property
     def info(self) -> StorageInfo:
         """What this is. ``place`` is for messages."""
-        return StorageInfo(header=self._header, writable=True, place=self._place)
+        return StorageInfo(header=self._header, writable=self._writable, place=self._place)
 
     def read(self, *, after_seq: int = -1, limit: int | None = None) -> Sequence[Record]:
         """The records after ``after_seq``, as they are in the table now."""
@@ -51,6 +63,8 @@ class TableStorage:
 
     def commit(self, records: Sequence[Record]) -> None:
         """All of ``records`` or none: one transaction. It is durable when it returns, so no sync is due."""
+        if not self._writable:
+            raise ReadOnlySessionError("opened to read; open it with mode='write'", path=self._place)
         with self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             (count,) = self._connection.execute(
@@ -67,14 +81,17 @@ class TableStorage:
 
 
 async def main() -> None:
-    """Write in one session, and find it again in the next."""
+    """Write in one session, find it again in the next, and see whether the backend keeps the rules."""
     with tempfile.TemporaryDirectory() as folder:
         database = Path(folder, "service.db")
         async with Session.open(TableStorage(database, "ada")) as session:
             await session.append_message(UserMessage(content="Remember me."))
         async with Session.open(TableStorage(database, "ada")) as session:
-            (entry,) = await session.branch()
-            print(entry.seq, entry.message.text)
+            (message,) = (await session.build_context()).messages
+            print(message.text)
+        report = await check_storage(lambda name, mode: TableStorage(database, name, mode))
+        report.raise_for_failures()
+        print(f"the conformance suite: {len(report.passed)} clauses passed, {len(report.absent)} abilities absent")
 
 
 if __name__ == "__main__":
