@@ -112,7 +112,11 @@ def project(
     Raises ``UnsupportedEntryError`` (unless ``unknown_entries="skip"``) and ``BudgetError``. Pauses as ``Steps`` do.
     """
     if unknown_entries == "raise" and path.unknown is not None:
-        raise _unsupported(path, path.unknown)
+        raise UnsupportedEntryError(
+            f"{_unknown(path, path.unknown)}, so a context would be a guess; update branchline, or build the context "
+            'with unknown_entries="skip"',
+            entry_id=path.entry_id(path.unknown),
+        )
     breath = Breath()
     if state is None:
         state = fold_state(path)
@@ -133,19 +137,23 @@ def project(
         trimmer = Trimmer(walk, ledger, max_chars=max_chars, max_tokens=max_tokens, placeholder=placeholder)
         trimmed = yield from trimmer.run()
     warnings = list(selection.warnings)
+    if path.unknown is not None:
+        warnings.append(
+            SessionWarning(
+                "unknown_entry_skipped",
+                f"{_unknown(path, path.unknown)}; it is not shown",
+                entry_id=path.entry_id(path.unknown),
+            )
+        )
     if estimator is not None and (fallback := warning_of(estimator)) is not None:
         warnings.append(SessionWarning("token_estimate", fallback))
     return _assembled(trimmed, pins, selection, walk, path, warnings)
 
 
-def _unsupported(path: EntryPath, position: int) -> UnsupportedEntryError:
+def _unknown(path: EntryPath, position: int) -> str:
     kind, role = path.entry_type(position), path.role(position)
     what = f"a message of role {role!r:.80}" if kind == "message" else f"an entry of type {kind!r:.80}"
-    return UnsupportedEntryError(
-        f"entry {path.entry_id(position)!r:.140} is {what}, which this version does not know, so a context would be a "
-        'guess; update branchline, or build the context with unknown_entries="skip"',
-        entry_id=path.entry_id(position),
-    )
+    return f"entry {path.entry_id(position)!r:.140} is {what}, which this version does not know"
 
 
 def _pins(path: EntryPath, selection: Selection, state: PathState) -> _Pins:

@@ -13,7 +13,7 @@ from harness.progress import NobodyWatches, ProgressLine
 from harness.requests import RequestMaker
 from harness.session import Session
 from harness.settings import AgentSettings
-from harness.tools.tool import Tool, as_tools
+from harness.tools.definition import Tool, as_tools
 from harness.turn import Turn, emit_to_nobody
 from harness.turn_record import TurnRecord
 from harness.turn_stream import TurnStream
@@ -46,7 +46,7 @@ class AgentHarness:
         system_prompt: str | None = None,
         settings: AgentSettings | None = None,
     ) -> None:
-        """``tools`` are typed functions (see ``harness.tools.tool``) or ``Tool`` objects.
+        """``tools`` are typed functions (see ``harness.tools.definition``) or ``Tool`` objects.
 
         Raises ``ToolError`` for a function that cannot be a tool, or two tools of one name. Touches no session.
         """

@@ -13,13 +13,13 @@ from harness.events import AgentEvent, ToolFinished, ToolStarted
 from harness.progress import ProgressLine
 from harness.settings import AgentSettings
 from harness.tools.context import ToolContext
+from harness.tools.definition import Tool, ToolOutput
 from harness.tools.text import exception_text, to_content, to_plain, to_text
-from harness.tools.tool import Tool, ToolOutput
 from harness.turn_record import CallState, TurnRecord
 from storage.entries import ToolStartEntry
 from storage.errors import ToolError
 from storage.messages import AssistantMessage, ToolResultMessage
-from storage.write_queue import PendingWrite
+from storage.pending_write import PendingWrite
 
 CUT_OFF = (
     "This call was not run: the reply was cut off at its length limit, so the call may not be whole. "
@@ -129,8 +129,7 @@ class CallRunner:
                 state, f"{tool.name} took longer than {seconds:g} seconds and was stopped; its outcome is unknown."
             )
         except anyio.get_cancelled_exc_class():
-            if anyio.current_effective_deadline() == -math.inf:
-                raise
+            raise
             return _error_result(state, CANCELLED_WITHIN)
         except ToolError as error:
             return _error_result(state, to_text(error.message, limit=self._settings.max_result_chars))

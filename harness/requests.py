@@ -11,7 +11,7 @@ from harness.context import SessionContext, build_context
 from harness.models.protocol import ChatModel, ModelRequest
 from harness.settings import AgentSettings
 from harness.shown import PathIds, shown_runs
-from harness.tools.tool import Tool
+from harness.tools.definition import Tool
 from harness.turn_record import TurnRecord
 from storage.entries import (
     ActiveToolsChangeEntry,

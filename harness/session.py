@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, cast
 
@@ -12,8 +12,10 @@ from compaction.tokens import TokenEstimator
 from compaction.walk import Projector
 from harness.context import CURRENT, SessionContext, build_context
 from harness.fork import ForkTarget, fork_records
+from harness.labels import label_in_force, labels_in_force, name_in_force, one_line
 from harness.recovery import plan_recovery
-from storage.decode import decode_entry
+from harness.session_opening import SessionOpening
+from harness.session_turn import SessionTurn
 from storage.entries import (
     ActiveToolsChangeEntry,
     BranchSummaryEntry,
@@ -35,8 +37,8 @@ from storage.event_loops import run_in_worker
 from storage.header import SessionHeader
 from storage.index import NONE
 from storage.messages import ImageContent, Message, TextContent, Usage
+from storage.pending_write import PendingWrite
 from storage.protocols import Deletable, SessionStorage, SessionWarning
-from storage.write_queue import PendingWrite
 
 
 class Session:
@@ -200,12 +202,12 @@ class Session:
 
     def append_label(self, target_id: str, label: str | None) -> PendingWrite:
         """Name an entry, session-wide; ``None`` or blank takes the name away. Fails with ``EntryNotFoundError``."""
-        text = None if label is None else _one_line(label)
+        text = None if label is None else one_line(label)
         return self._log.append(LabelEntry(target_id=target_id, label=text), check=lambda: self._require(target_id))
 
     def append_session_name(self, name: str | None) -> PendingWrite:
         """Name the session; ``None`` or blank takes the name away."""
-        return self._log.append(SessionInfoEntry(name=None if name is None else _one_line(name)))
+        return self._log.append(SessionInfoEntry(name=None if name is None else one_line(name)))
 
     def append_metadata(self, key: str, value: Any) -> PendingWrite:
         """An app's fact: any JSON value under a key."""
@@ -253,23 +255,17 @@ class Session:
         """The label of an entry, or ``None``. Raises ``EntryNotFoundError``."""
         await self._log.settled()
         self._log.index.seq_of(entry_id)
-        seq = self._log.index.labels.get(entry_id)
-        return None if seq is None else self._label_at(seq)
+        return label_in_force(self._log.index, entry_id)
 
     async def labels(self) -> dict[str, str]:
         """All labels in force, by entry id."""
         await self._log.settled()
-        found = {entry_id: self._label_at(seq) for entry_id, seq in self._log.index.labels.items()}
-        return {entry_id: label for entry_id, label in found.items() if label is not None}
+        return labels_in_force(self._log.index)
 
     async def name(self) -> str | None:
         """The session's name, or ``None``."""
         await self._log.settled()
-        seq = self._log.index.name_seq
-        if seq == NONE:
-            return None
-        entry = cast("SessionInfoEntry", decode_entry(self._log.index.line(seq)))
-        return (entry.name or "").strip() or None
+        return name_in_force(self._log.index)
 
     async def build_context(
         self,
@@ -417,69 +413,8 @@ class Session:
                 entry_id=entry_id,
             )
 
-    def _label_at(self, seq: int) -> str | None:
-        entry = cast("LabelEntry", decode_entry(self._log.index.line(seq)))
-        return (entry.label or "").strip() or None
-
     def __repr__(self) -> str:
         return f"<Session {self.id} {len(self._log.index)} entries in {self.storage.info.place}>"
-
-
-class SessionTurn:
-    """The running turn's own hand: it appends to the branch it began on, which nobody can leave meanwhile."""
-
-    def __init__(self, session: Session) -> None:
-        """Use ``Session.begin_turn``."""
-        self.session = session
-
-    def append_message(self, message: Message) -> PendingWrite:
-        """As ``Session.append_message``."""
-        return self.session.append_message(message)
-
-    def append_entry(self, entry: Entry) -> PendingWrite:
-        """As ``Session.append_entry``, compactions included."""
-        return self.session.append_in_turn(entry)
-
-    def end(self) -> None:
-        """The turn is over. Idempotent."""
-        self.session.end_turn(self)
-
-
-class SessionOpening:
-    """What ``Session.open`` gives: await it for the session, or enter it with ``async with``, which closes it."""
-
-    def __init__(self, kind: type[Session], storage: SessionStorage | Awaitable[SessionStorage]) -> None:
-        """Use ``Session.open``."""
-        self._kind = kind
-        self._storage = storage
-        self._session: Session | None = None
-
-    def __await__(self) -> Generator[Any, Any, Session]:
-        return self._open().__await__()
-
-    async def _open(self) -> Session:
-        given = self._storage
-        storage = await given if isinstance(given, Awaitable) else given
-        try:
-            return self._kind(await EntryLog.open(storage))
-        except BaseException:
-            await run_in_worker(storage.close)
-            raise
-
-    async def __aenter__(self) -> Session:
-        self._session = await self._open()
-        return self._session
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.aclose()
-
-
-def _one_line(text: str) -> str:
-    """Names and labels are one line, as pi keeps them."""
-    return " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
 
 
 __all__ = ["CURRENT", "Session", "SessionOpening", "SessionTurn"]

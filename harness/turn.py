@@ -22,7 +22,7 @@ from harness.progress import ProgressLine
 from harness.replies import fit_for_record
 from harness.requests import RequestMaker
 from harness.settings import AgentSettings
-from harness.tools.tool import Tool
+from harness.tools.definition import Tool
 from harness.turn_record import CallState, TurnRecord
 from storage.entries import MessageEntry, RequestFacts, TurnStartEntry
 from storage.errors import BranchlineError, ModelError

@@ -8,11 +8,11 @@ from typing import Any
 from harness.events import TurnReason
 from harness.recovery import interrupted_result
 from harness.session import Session, SessionTurn
-from harness.tools.tool import Tool
+from harness.tools.definition import Tool
 from storage.entries import Entry, MessageEntry, TurnEndEntry
 from storage.errors import QueueFullError
 from storage.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage
-from storage.write_queue import PendingWrite
+from storage.pending_write import PendingWrite
 
 
 @dataclass(slots=True)

@@ -91,6 +91,7 @@ from storage.messages import (
     Usage,
     UserMessage,
 )
+from storage.pending_write import PendingWrite
 from storage.protocols import (
     BlobStore,
     Deletable,
@@ -105,7 +106,6 @@ from storage.protocols import (
 from storage.recovery import RecoveredSession, recover_jsonl
 from storage.repository import SessionPage, SessionRepository, SessionSummary
 from storage.tree import children, common_ancestor, messages_on_path, path_to
-from storage.write_queue import PendingWrite
 
 __all__ = [
     "ActiveToolsChangeEntry",

@@ -36,9 +36,7 @@ _KNOWN: TypeAdapter[Entry] = TypeAdapter(cast("type[Entry]", KnownEntry))
 _validate = _KNOWN.validator.validate_json
 
 _REQUIRED = frozenset(("id", "timestamp"))
-FACTS_OF_ROLES = {
-    role: Facts(role) for role in (model.model_fields["role"].default for model in get_args(Message))
-}
+FACTS_OF_ROLES = {role: Facts(role) for role in (model.model_fields["role"].default for model in get_args(Message))}
 """What the index needs to know of a message that is no reply: its role."""
 
 

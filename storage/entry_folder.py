@@ -32,7 +32,10 @@ TORN = "torn"
 LOCK = ".lock"
 SUFFIX = ".json"
 
-_START = re.compile(rb'\{"seq":(0|[1-9][0-9]{0,17}),"batch":(0|[1-9][0-9]{0,17})(?=[,}])')
+_NUMBER = rb"(0|[1-9][0-9]{0,17})"
+_START = re.compile(rb'\{"seq":' + _NUMBER + rb',"batch":' + _NUMBER + rb'(?=,"type":"\w*","id":"([^"\\]*)")')
+"""How we write it. What begins otherwise was written by another program, or laid out anew."""
+
 _SPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _NAMES_SHOWN = 5
@@ -73,10 +76,9 @@ def read_entry_file(path: str, entry_id: str) -> StoredEntry | None:
     with open(path, "rb") as file:
         data = file.read()
     match = _START.match(data)
-    if match is not None and int(match[2]) <= int(match[1]):
+    if match is not None and match[3] == entry_id.encode() and int(match[2]) <= int(match[1]):
         line = b'{"seq":' + match[1] + data[match.end() :].rstrip(_SPACE)
-        # Looked for where we write it; what this takes for an entry by mistake is found out when the line is parsed.
-        if b"\n" not in line and f'"id":"{entry_id}"'.encode() in line[:400]:
+        if b"\n" not in line:
             return StoredEntry(int(match[1]), int(match[2]), entry_id, line)
     return _read_foreign(path, entry_id, data)
 

@@ -21,7 +21,8 @@ _OPEN_AT_ONCE = 32
 def write_new_files(contents: Sequence[tuple[str, bytes]], *, durable: bool) -> tuple[int, OSError | None]:
     """Make a file for each path with its bytes: how many are whole (and synced), and what stopped the next one.
 
-    The one that was stopped is removed again. A *sync* that fails raises its ``OSError``: then nothing is known.
+    What was made of that one stays for the caller to remove. A *sync* that fails raises its ``OSError``: then nothing
+    is known.
     """
     whole = 0
     rest = iter(contents)
@@ -53,7 +54,7 @@ def write_all_files(contents: Sequence[tuple[str, bytes]], *, durable: bool) -> 
 
 
 def _write_new_file(path: str, data: bytes, descriptors: list[int]) -> OSError | None:
-    """Write one file and add its descriptor, or leave nothing of it and return the error."""
+    """Write one file and add its descriptor, or return the error."""
     try:
         descriptor = files.create_file(path)
     except OSError as error:
@@ -62,7 +63,6 @@ def _write_new_file(path: str, data: bytes, descriptors: list[int]) -> OSError |
         _write_all(descriptor, data)
     except OSError as error:
         os.close(descriptor)
-        remove_files([path])
         return error
     descriptors.append(descriptor)
     return None

@@ -6,8 +6,6 @@ it, and only then shows it. What it returns is decoded anew from the committed b
 
 from __future__ import annotations
 
-import json
-import re
 import time
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -16,11 +14,10 @@ from typing import Any, Final, cast, get_args
 import anyio
 import anyio.lowlevel
 
-from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of, facts_of_reply, parse_entry
+from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of_reply
 from storage.entries import Entry, EntryBase, iso_timestamp
 from storage.entry_path import IndexedPath
 from storage.errors import (
-    DamagedSessionError,
     InvalidEntryError,
     ReadOnlySessionError,
     SessionClosedError,
@@ -30,10 +27,12 @@ from storage.errors import (
 from storage.event_loops import Breath, EventLoop, current_loop, run_in_worker
 from storage.identifiers import check_entry_name, new_id
 from storage.index import NONE, EntryIndex
+from storage.line_parts import json_or_null, json_text, read_back
 from storage.messages import AssistantMessage, Message
-from storage.protocols import Facts, Record, SessionStorage, SessionWarning
+from storage.pending_write import CheckedWrite, PendingWrite
+from storage.protocols import Record, SessionStorage, SessionWarning
 from storage.strict_json import encode_model
-from storage.write_queue import CheckedWrite, PendingWrite, WriteQueue, failure
+from storage.write_queue import WriteQueue, failure
 
 LEAF: Final = object()
 """As a parent: the leaf at the time when the write's turn comes."""
@@ -41,7 +40,6 @@ LEAF: Final = object()
 _PAGE = 512
 _MESSAGES = cast("tuple[type[Message], ...]", get_args(Message))
 _ENVELOPE = {"seq", "type", "id", "parent_id"}
-_PLAIN_TEXT = re.compile(r"[!#-\[\]-~]+")
 _SLICE_SECONDS = 0.001
 
 
@@ -166,10 +164,10 @@ class EntryLog:
         if self._names:
             check_entry_name(entry.id)
         body = encode_model(entry, exclude=_ENVELOPE)
-        id_json = _json_text(entry.id)
-        head = b',"type":%b,"id":%b,"parentId":' % (_json_text(entry.type), id_json)
+        id_json = json_text(entry.id)
+        head = b',"type":%b,"id":%b,"parentId":' % (json_text(entry.type), id_json)
         tail = b"," + body[1:]
-        facts = _read_back(entry, b'{"seq":0%bnull%b' % (head, tail))
+        facts = read_back(entry, b'{"seq":0%bnull%b' % (head, tail))
         if entry.type == "leaf":
             parent_id: Any = facts.target
         else:
@@ -222,8 +220,8 @@ class EntryLog:
                 continue
             tail = write.tail
             if write.from_leaf:
-                tail = b',"fromId":%b%b' % (_json_or_null(leaf), tail)
-            parent_json = self._last_json if parent is self._last_id else _json_or_null(parent)
+                tail = b',"fromId":%b%b' % (json_or_null(leaf), tail)
+            parent_json = self._last_json if parent is self._last_id else json_or_null(parent)
             line = b'{"seq":%d%b%b%b' % (seq, write.head, parent_json, tail)
             self._last_id, self._last_json = entry_id, write.id_json
             records.append(Record(seq, entry_id, parent, write.kind, line, write.facts))
@@ -398,26 +396,3 @@ def _read_only_reason(storage: SessionStorage, index: EntryIndex) -> str | None:
             "appends; fork a healthy path into a new session"
         )
     return None
-
-
-def _read_back(entry: Entry, line: bytes) -> Facts:
-    """What a reader will know of the line. Whatever a caller made of ``entry``, it must not make the session unreadable."""
-    try:
-        return facts_of(parse_entry(line, None, None))
-    except DamagedSessionError as error:
-        why = error.message.split("; nothing was")[0]
-        raise InvalidEntryError(f"this {type(entry).__name__} could not be read again: {why}", entry_id=entry.id) from error
-
-
-def _json_or_null(text: str | None) -> bytes:
-    return b"null" if text is None else _json_text(text)
-
-
-def _json_text(text: str) -> bytes:
-    """A text as JSON; ids and types are nearly always plain ASCII."""
-    if _PLAIN_TEXT.fullmatch(text):
-        return b'"%b"' % text.encode()
-    try:
-        return json.dumps(text, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidEntryError(f"the id or type {text!r:.140} holds a lone surrogate", entry_id=text) from error

@@ -125,9 +125,11 @@ class IndexedPath:
         return backwards[behind]
 
     def check(self) -> None:
-        """Raise ``BrokenPathError`` if the path does not reach a root. O(1)."""
+        """Raise ``BrokenPathError`` if the path does not reach a root. O(1), but for a file whose first entry is in a cycle."""
         if self._state.broken != NONE:
             self._index.raise_broken(self._state.broken)
+        if self._index.circular_root != NONE and self._length and self._seq(0) == self._index.circular_root:
+            self._index.raise_broken(self._index.circular_root)
 
     def _position(self, seq: int) -> int | None:
         if seq == NONE:

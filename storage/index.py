@@ -82,6 +82,9 @@ class EntryIndex:
         self.name_seq = NONE
         self.root_with_parent = NONE
         """The first entry, if it counts as a root although it names a parent (a fork of pi's)."""
+        self._root_parent = ""
+        self.circular_root = NONE
+        """The first entry, if the parent it names came later after all: then it is no root, but part of a cycle."""
         self.leaf_id: str | None = None
         self.leaf_broken: str | None = None
         self.warnings: list[SessionWarning] = []
@@ -118,6 +121,8 @@ class EntryIndex:
         else:
             known = self.ids.get(parent_id)
             parent = self._missing_parent(parent_id, entry_id, line) if known is None else known
+        if entry_id == self._root_parent:
+            self._break_root(entry_id)
         self.ids[entry_id] = seq
         self.names.append(entry_id)
         lines.append(data)
@@ -169,9 +174,19 @@ class EntryIndex:
                 self._kind_names.append(("", ""))
             self._state_numbers.append(0)
 
+    def _break_root(self, parent_id: str) -> None:
+        root = self.circular_root = self.root_with_parent
+        self.root_with_parent = NONE
+        self._root_parent = ""
+        self.parents[root] = BROKEN
+        line = next((warning.line for warning in self.warnings if warning.code == "root_with_parent"), None)
+        self.warnings = [warning for warning in self.warnings if warning.code != "root_with_parent"]
+        self.broken.insert(0, (self.names[root], parent_id, line))
+
     def _missing_parent(self, parent_id: str, entry_id: str, line: int | None) -> int:
         if self._foreign and not self.ids and parent_id != entry_id:
             self.root_with_parent = len(self.lines)
+            self._root_parent = parent_id
             self.warnings.append(
                 SessionWarning(
                     "root_with_parent",

@@ -256,9 +256,7 @@ def side_files(path: str) -> list[str]:
     The whole name is matched: ``x.jsonl.torn-1`` is a session id too, and the side files of that one are not ours.
     """
     folder, name = os.path.split(path)
-    ours = re.compile(
-        rf"{re.escape(name)}\.torn-[0-9]+(?:-[0-9a-f]{{6}})?|\.{re.escape(name)}\.[0-9a-f]{{12}}\.tmp"
-    )
+    ours = re.compile(rf"{re.escape(name)}\.torn-[0-9]+(?:-[0-9a-f]{{6}})?|\.{re.escape(name)}\.[0-9a-f]{{12}}\.tmp")
     return [os.path.join(folder, found) for found in os.listdir(folder) if ours.fullmatch(found)]
 
 

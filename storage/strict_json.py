@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, cast
 
-from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from storage.errors import InvalidEntryError
@@ -38,7 +37,7 @@ def encode_model(model: RecordModel, *, exclude: set[str] | None = None) -> byte
     """
     serializer = model.__pydantic_serializer__
     try:
-        if exclude is None and _FLAT.issuperset([type(value) for value in model.__dict__.values()]):
+        if exclude is None and _FLAT.issuperset(map(type, model.__dict__.values())):
             data = serializer.to_json(model, by_alias=True, exclude_unset=True)
             if not model.__pydantic_extra__ and len(data) < _DIGITS:
                 if not model.__pydantic_fields_set__ >= model.needed_to_read:

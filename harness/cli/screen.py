@@ -121,10 +121,13 @@ class Screen:
         from rich.text import Text
 
         console = self._console(stream)
-        text = Text(no_wrap=True, overflow="ellipsis") if cut else Text()
+        text = Text()
         for span in line:
             text.append(neutral_line(span.text), style=span.style)
-        console.print(text, soft_wrap=not cut, crop=cut, highlight=False, markup=False, emoji=False)
+        if cut:
+            console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+        else:
+            console.print(text, soft_wrap=True)
 
     def _console(self, stream: TextIO) -> Console:
         from rich.console import Console

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import select
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -44,6 +45,8 @@ class ReceivedRequest:
     path: str
     headers: Mapping[str, str]
     raw: bytes
+    client: tuple[str, int]
+    """The client's end of the connection: the same for requests that came over one."""
 
     @property
     def body(self) -> dict[str, Any]:
@@ -216,6 +219,11 @@ class _Server(ThreadingHTTPServer):
         self.connections: set[socket.socket] = set()
         super().__init__(("127.0.0.1", 0), _Handler)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what went wrong in a handler, as usual; but not that a client is gone between two requests."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
     def hang_up(self) -> None:
         """Close the connections that clients keep open between requests."""
         for connection in tuple(self.connections):
@@ -243,7 +251,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        request = ReceivedRequest(self.path, {name.lower(): value for name, value in self.headers.items()}, raw)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = ReceivedRequest(self.path, headers, raw, (self.client_address[0], self.client_address[1]))
         script = self.server.script
         try:
             answer = script.answer_to(request)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.tools.builtin import list_tool, read_tool, search_tool, workspace_tools
 from harness.tools.context import ToolContext
+from harness.tools.definition import Tool, ToolOutput, as_tools, tool
 from harness.tools.text import MAX_RESULT_CHARACTERS, to_text
-from harness.tools.tool import Tool, ToolOutput, as_tools, tool
 from harness.tools.workspace import Workspace
 
 __all__ = [

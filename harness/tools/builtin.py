@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import Field
 
 from harness.tools.context import ToolContext
+from harness.tools.definition import Tool, tool
 from harness.tools.lines import text_lines
 from harness.tools.search import Search, compile_pattern
 from harness.tools.text import MAX_RESULT_CHARACTERS
-from harness.tools.tool import Tool, tool
 from harness.tools.workspace import Found, Workspace
 from storage.errors import ToolError
 

@@ -12,11 +12,11 @@ from storage.errors import InvalidEntryError, StaleSessionError, StorageError
 from storage.event_loops import run_in_worker
 from storage.identifiers import new_id
 from storage.messages import UserMessage
+from storage.pending_write import PendingWrite
 from storage.protocols import Record
 from storage.testing.clause import clause
 from storage.testing.faulty_storage import FaultyStorage
 from storage.testing.subject import Subject, chain, expect, record
-from storage.write_queue import PendingWrite
 
 
 def _is_chain(records: Sequence[Record]) -> bool:

@@ -72,9 +72,10 @@ class Command:
     ) -> subprocess.Popen[bytes]:
         """Start it in a process of its own."""
         streams = {name: options.pop(name, subprocess.PIPE) for name in ("stdin", "stdout", "stderr")}
-        return subprocess.Popen(
+        process: Any = subprocess.Popen(
             self.line(*arguments), cwd=self.folder, env=self.environment(environment), **streams, **options
         )
+        return process
 
     def line(self, *arguments: str) -> list[str]:
         """What a shell would be given."""

@@ -26,9 +26,9 @@ def request_of(*messages: Message, **members: Any) -> ModelRequest:
 
 def model_at(server: ScriptedServer, **options: Any) -> OpenAIChatModel:
     """A model that talks to the server, and does not wait long."""
-    return OpenAIChatModel(
-        "m", **{"base_url": server.base_url, "api_key": "sk-secret-key-1", "retry": QUICK, **options}
-    )
+    settings: dict[str, Any] = {"base_url": server.base_url, "api_key": "sk-secret-key-1", "retry": QUICK}
+    settings.update(options)
+    return OpenAIChatModel("m", **settings)
 
 
 async def events(model: ChatModel, request: ModelRequest | None = None) -> list[ModelEvent]:

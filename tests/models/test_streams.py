@@ -312,9 +312,8 @@ async def test_a_torn_connection_is_an_error_after_its_pieces() -> None:
 async def test_an_error_in_the_middle_of_a_stream(error: Any) -> None:
     """An error that comes as an event, in any shape, is raised with its text, and not tried again."""
     pieces = [*stream_of({"content": "Hel"}, finish=None, done=False), error]
-    with ScriptedServer([HttpAnswer(200, pieces), "never"]) as server:
-        with pytest.raises(ModelError, match="it burns"):
-            await reply(model_at(server))
+    with ScriptedServer([HttpAnswer(200, pieces), "never"]) as server, pytest.raises(ModelError, match="it burns"):
+        await reply(model_at(server))
         assert len(server.requests) == 1
 
 
@@ -355,14 +354,18 @@ async def test_a_server_that_does_not_stream() -> None:
 async def test_an_error_under_200(body: Any) -> None:
     """An error that comes with the status 200 is an error."""
     kind = "text/html" if isinstance(body, str) and body.startswith("<") else "application/json"
-    with ScriptedServer([HttpAnswer(200, body, {"Content-Type": kind})]) as server:
-        with pytest.raises(ModelError, match="no such model"):
-            await reply(model_at(server))
+    with (
+        ScriptedServer([HttpAnswer(200, body, {"Content-Type": kind})]) as server,
+        pytest.raises(ModelError, match="no such model"),
+    ):
+        await reply(model_at(server))
 
 
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json", "text/plain"])
 async def test_an_empty_body_under_200(kind: str) -> None:
     """One server answers a too long request so: 200, and nothing."""
-    with ScriptedServer([HttpAnswer(200, b"", {"Content-Type": kind})]) as server:
-        with pytest.raises(ModelError, match="without saying anything"):
-            await reply(model_at(server))
+    with (
+        ScriptedServer([HttpAnswer(200, b"", {"Content-Type": kind})]) as server,
+        pytest.raises(ModelError, match="without saying anything"),
+    ):
+        await reply(model_at(server))

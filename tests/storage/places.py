@@ -113,6 +113,10 @@ class EntryFilePlace(Place):
         found = [path.read_bytes() for path in (self.path / "entries").glob("*.json")]
         return sorted(found, key=lambda data: json.loads(data)["seq"])
 
+    def entries(self) -> list[Json]:
+        """Without ``batch``, which is no part of the record."""
+        return [{key: value for key, value in entry.items() if key != "batch"} for entry in super().entries()]
+
 
 PLACES = ("memory", "jsonl", "entry files")
 

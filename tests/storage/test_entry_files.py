@@ -195,6 +195,26 @@ class TestOrder:
         after[".lock"] = before[".lock"]
         assert after == before
 
+    def test_a_gap_before_another_batch_is_damage(self, folder: Path) -> None:
+        """Behind an unterminated tail's gap there is nothing but its own batch."""
+        records = make(folder, [1, 3])
+        entry_path(folder, records[1]).unlink()
+        path = entry_path(folder, records[2])
+        path.write_bytes(path.read_bytes().replace(b'"batch":1', b'"batch":2'))
+        with pytest.raises(DamagedSessionError, match="no entry holds seq 1"):
+            reopen(folder, on_torn_tail="repair")
+
+    def test_a_read_only_writer_keeps_no_lock(self, folder: Path) -> None:
+        """Opened for writing and found torn, it will not write: whoever repairs it is not kept waiting."""
+        records = make(folder, [1, 2])
+        entry_path(folder, records[1]).unlink()
+        storage = reopen(folder)
+        repaired = reopen(folder, on_torn_tail="repair")
+        assert repaired.info.writable
+        assert storage.read(after_seq=0) == []
+        repaired.close()
+        storage.close()
+
     def test_two_of_one_place_are_damage(self, folder: Path) -> None:
         """Two files of one seq: named, both of them."""
         records = make(folder, [1, 1])
@@ -237,6 +257,33 @@ class TestForeignFiles:
         storage.close()
         after = snapshot(entries)
         assert {name: after[name] for name in before} == before
+
+    def test_a_member_of_a_member_is_not_its_id(self, folder: Path) -> None:
+        """A file that mentions its own name, and has another id, is no entry; one with two ids is damaged."""
+        (item,) = make(folder, [1])
+        text = (
+            b'{"seq":1,"batch":1,"type":"custom",%b"customType":"x","data":{"id":"odd"},"id":"other","timestamp":"x"}'
+        )
+        path = folder / "entries" / "odd.json"
+        path.write_bytes(text % b"")
+        storage = reopen(folder)
+        assert [record.id for record in storage.read()] == [item.id]
+        assert "odd.json" in storage.info.warnings[0].message
+        storage.close()
+        path.write_bytes(text % b'"id":"odd",')
+        storage = reopen(folder)
+        with pytest.raises(DamagedSessionError, match="'other' is not the file's name"):
+            storage.read()
+        storage.close()
+
+    def test_what_a_writer_is_making_is_no_leftover(self, folder: Path) -> None:
+        """A reader may meet a writer's temporaries; a writer who finds some says so."""
+        (item,) = make(folder, [1])
+        (folder / "entries" / f".{item.id}.0badcafe.tmp").write_bytes(b"{")
+        for mode, codes in (("read", []), ("write", ["foreign_file"])):
+            storage = reopen(folder, mode=mode)  # pyright: ignore[reportArgumentType]
+            assert [warning.code for warning in storage.info.warnings] == codes
+            storage.close()
 
     def test_ids_that_differ_only_in_case_are_damage(self, folder: Path) -> None:
         """Such a folder cannot be copied everywhere: it is named when it is read."""

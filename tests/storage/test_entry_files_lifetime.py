@@ -18,6 +18,7 @@ from storage.errors import (
     StaleSessionError,
     StorageError,
 )
+from storage.file_lock import WriterLock
 from tests.storage.entry_folders import (
     chain,
     commit,
@@ -58,6 +59,45 @@ class TestTwoWriters:
         assert len(reader.read()) == 6
         storage.close()
         reader.close()
+
+    def test_a_reader_does_not_trust_a_coarse_clock(self, folder: Path) -> None:
+        """An entry that is added within one tick of the folder's clock is seen."""
+        storage = create(folder)
+        commit(storage, chain(1))
+        reader = reopen(folder, mode="read")
+        reader.read()
+        status = (folder / "entries").stat()
+        commit(storage, chain(1, start=1))
+        os.utime(folder / "entries", ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert [item.seq for item in reader.read(after_seq=0)] == [1]
+        storage.close()
+        reader.close()
+
+    def test_a_lost_lock_stops_the_writer(self, folder: Path) -> None:
+        """In a forked child the lock is not ours: the copy of the storage there writes nothing."""
+        storage = create(folder)
+        assert storage._lock is not None
+        storage._lock.leave_to_parent()
+        with pytest.raises(StaleSessionError, match="forked"):
+            storage.commit(chain(1))
+        assert os.listdir(folder / "entries") == []
+        storage.close()
+
+    def test_deleted_as_it_is_opened(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Gone between the first look and the lock: not found, and nothing is made."""
+        import shutil
+
+        make(folder, [1])
+        original = WriterLock.acquire
+
+        def acquire(path: str) -> WriterLock:
+            shutil.rmtree(folder)
+            return original(path)
+
+        monkeypatch.setattr(WriterLock, "acquire", acquire)
+        with pytest.raises(SessionNotFoundError):
+            reopen(folder)
+        assert not folder.exists()
 
     def test_a_reader_waits_for_a_batch_in_the_middle(self, folder: Path) -> None:
         """A batch that is just being renamed is read again before anything is reported."""
@@ -258,11 +298,15 @@ class TestLifetime:
         (leftover / ".lock").touch()
         (leftover / "entries").mkdir()
         (leftover / "entries" / "x.json").write_text("message 1")
+        busy = folder.parent / f".{folder.name}.creating-11111111"
+        busy.mkdir()
+        lock = WriterLock.acquire(busy / ".lock")
         bystander = folder.parent / f".{folder.name}2.creating-00000000"
         bystander.mkdir()
         (bystander / ".lock").touch()
         storage.delete()
-        assert list(folder.parent.iterdir()) == [bystander]
+        assert set(folder.parent.iterdir()) == {bystander, busy}
+        lock.release()
         with pytest.raises(SessionNotFoundError):
             reopen(folder)
 

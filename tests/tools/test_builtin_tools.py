@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from harness.tools import ToolContext, list_tool, read_tool, search_tool, workspace_tools
+from harness.tools.definition import Tool
 from harness.tools.search import MAX_FILE_BYTES
-from harness.tools.tool import Tool
 from storage.errors import ToolError
 
 pytestmark = pytest.mark.anyio

@@ -244,7 +244,7 @@ async def test_synchronous_functions_leave_the_event_loop() -> None:
     threaded, looped = tool(where), tool(here)
     assert await threaded.execute(threaded.prepare({}), ToolContext()) != threading.get_ident()
     assert await looped.execute(looped.prepare({}), ToolContext()) == threading.get_ident()
-    wrapped = tool(name="wrapped")(lambda: here())  # noqa: PLW0108
+    wrapped = tool(name="wrapped")(lambda: here())
     assert await wrapped.execute(wrapped.prepare({}), ToolContext()) == threading.get_ident()
 
 

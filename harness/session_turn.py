@@ -1,0 +1,32 @@
+"""The running turn's own hand on its session (R25)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from storage.entries import Entry
+from storage.messages import Message
+from storage.pending_write import PendingWrite
+
+if TYPE_CHECKING:
+    from harness.session import Session
+
+
+class SessionTurn:
+    """The running turn's own hand: it appends to the branch it began on, which nobody can leave meanwhile."""
+
+    def __init__(self, session: Session) -> None:
+        """Use ``Session.begin_turn``."""
+        self.session = session
+
+    def append_message(self, message: Message) -> PendingWrite:
+        """As ``Session.append_message``."""
+        return self.session.append_message(message)
+
+    def append_entry(self, entry: Entry) -> PendingWrite:
+        """As ``Session.append_entry``, compactions included."""
+        return self.session.append_in_turn(entry)
+
+    def end(self) -> None:
+        """The turn is over. Idempotent."""
+        self.session.end_turn(self)

@@ -1,0 +1,253 @@
+"""The command in a real terminal: the prompt loop, Ctrl-C, pasted text, and drawing within the width."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.testing import Reply, ScriptedServer
+from tests.cli.conftest import Command
+
+CTRL_C, CTRL_D = b"\x03", b"\x04"
+PASTE_BEGINS, PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
+
+
+class Terminal:
+    """A pseudo-terminal with a command on it."""
+
+    def __init__(self, command: Command, *arguments: str, columns: int = 80) -> None:
+        self._leader, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self._process = command.start(
+            *arguments,
+            environment={"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"},
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(follower)
+        self.raw = b""
+        self._seen = 0
+
+    @property
+    def text(self) -> str:
+        """Everything it showed, without escape sequences."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r", "", self.raw.decode("utf-8", "replace"))
+
+    def type(self, keys: bytes) -> None:
+        """Press keys."""
+        os.write(self._leader, keys)
+
+    def expect(self, text: str, timeout: float = 20) -> None:
+        """Wait until it shows ``text``, after what was waited for before."""
+        end = time.monotonic() + timeout
+        while (place := self.text.find(text, self._seen)) < 0:
+            assert time.monotonic() < end and self._read(0.2), f"no {text!r} in {self.text!r}"
+        self._seen = place + len(text)
+
+    def wait(self) -> int:
+        """Read to the end, and the exit code."""
+        end = time.monotonic() + 20
+        while self._read(0.2):
+            assert time.monotonic() < end, self.text
+        return self._process.wait(10)
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._leader)
+
+    def _read(self, timeout: float) -> bool:
+        ready, _, _ = select.select([self._leader], [], [], timeout)
+        if not ready:
+            return True
+        try:
+            piece = os.read(self._leader, 65536)
+        except OSError:  # nobody has the other side open any more
+            return False
+        self.raw += piece
+        return bool(piece)
+
+
+@pytest.fixture
+def terminals(command: Command) -> Iterator[list[Terminal]]:
+    """Terminals that are closed after the test."""
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+def test_a_conversation_at_the_prompt(command: Command, terminals: list[Terminal]) -> None:
+    """Prompts are asked for one by one in one session; Ctrl-D leaves, with the way back."""
+    with ScriptedServer(["First answer.", "Second answer."]) as server:
+        terminal = Terminal(command, "chat", "--base-url", server.base_url, "--model", "m")
+        terminals.append(terminal)
+        terminal.expect(">")
+        assert "openai/m" in terminal.text
+        terminal.type(b"one\r")
+        terminal.expect("First answer.")
+        terminal.expect(">")
+        terminal.type(b"two\r")
+        terminal.expect("Second answer.")
+        terminal.expect(">")
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+    assert "go on with: branchline chat --session" in terminal.text
+    assert [message["content"] for message in server.requests[1].messages[1:]] == ["one", "First answer.", "two"]
+    assert len(list(command.root.glob("*.jsonl"))) == 1
+
+
+def test_ctrl_c_stops_the_answer_and_then_leaves(command: Command, terminals: list[Terminal]) -> None:
+    """Ctrl-C in an answer cancels that turn and asks for the next prompt; in an empty line it leaves with 130."""
+    with ScriptedServer([Reply("Hello, this will take long", chunk_size=5, pause=0.5), "Fine."]) as server:
+        terminal = Terminal(command, "chat", "--base-url", server.base_url)
+        terminals.append(terminal)
+        terminal.expect(">")
+        terminal.type(b"one\r")
+        terminal.expect("Hello")
+        terminal.type(CTRL_C)
+        terminal.expect("recorded as cancelled")
+        terminal.expect(">")
+        assert server.wait_for_hang_up()
+        terminal.type(b"typed, not sent" + CTRL_C)
+        terminal.type(b"two\r")
+        terminal.expect("Fine.")
+        terminal.expect(">")
+        terminal.type(CTRL_C)
+        assert terminal.wait() == 130
+    assert "Traceback" not in terminal.text
+    assert server.requests[1].messages[-1]["content"] == "two"
+    tree = command("tree").out
+    assert "turn 1 cancelled" in tree and "Fine." in tree
+
+
+def test_leaving_at_once_leaves_nothing(command: Command, terminals: list[Terminal]) -> None:
+    """A loop in which nothing was asked makes no session."""
+    terminal = Terminal(command, "chat", "--base-url", "http://127.0.0.1:9")
+    terminals.append(terminal)
+    terminal.expect(">")
+    terminal.type(b"  \r")
+    terminal.expect(">")
+    terminal.type(CTRL_D)
+    assert terminal.wait() == 0
+    assert command.files() == {} and "go on with" not in terminal.text
+
+
+def test_a_pasted_text_is_one_prompt(command: Command, terminals: list[Terminal]) -> None:
+    """Many lines that are pasted are sent together, when Enter is pressed."""
+    with ScriptedServer(["Read."]) as server:
+        terminal = Terminal(command, "chat", "--base-url", server.base_url)
+        terminals.append(terminal)
+        terminal.expect(">")
+        terminal.type(PASTE_BEGINS + b"line 1\rline 2\r" + PASTE_ENDS)
+        terminal.type(b"and this\r")
+        terminal.expect("Read.")
+    assert server.requests[0].messages[-1]["content"] == "line 1\nline 2\nand this"
+
+
+def test_a_failure_at_the_prompt_is_not_the_end(command: Command, terminals: list[Terminal]) -> None:
+    """A model that fails is told, and the next prompt works."""
+    with ScriptedServer([ValueError("out of order"), "Better."]) as server:
+        terminal = Terminal(command, "chat", "--base-url", server.base_url)
+        terminals.append(terminal)
+        terminal.expect(">")
+        terminal.type(b"one\r")
+        terminal.expect("out of order")
+        terminal.expect(">")
+        terminal.type(b"two\r")
+        terminal.expect("Better.")
+
+
+def test_ctrl_c_in_one_shot_ends_it(command: Command, terminals: list[Terminal]) -> None:
+    """With the prompt as an argument Ctrl-C cancels and leaves with 130."""
+    with ScriptedServer([Reply("Hello, this will take long", chunk_size=5, pause=0.5)]) as server:
+        terminal = Terminal(command, "chat", "hi", "--base-url", server.base_url)
+        terminals.append(terminal)
+        terminal.expect("Hello")
+        terminal.type(CTRL_C)
+        assert terminal.wait() == 130
+    assert "Traceback" not in terminal.text and "cancelled" in command("tree").out
+
+
+def test_lines_are_styled_and_cut_to_the_width(command: Command, terminals: list[Terminal]) -> None:
+    """A terminal gets colours and lines no wider than it is; what a message says cannot colour or move anything."""
+    with ScriptedServer(["\x1b]0;title\x07" + "wide " * 60]) as server:
+        command("chat", "hi", "--base-url", server.base_url)
+    terminal = Terminal(command, "tree", columns=50)
+    terminals.append(terminal)
+    assert terminal.wait() == 0
+    assert b"\x1b[1" in terminal.raw
+    assert b"\x1b]0;" not in terminal.raw and b"\x07" not in terminal.raw
+    assert "\\x1b]0;title" in terminal.text
+    assert all(len(line) <= 50 for line in terminal.text.splitlines())
+    assert "…" in terminal.text
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_in_tmux(command: Command, tmp_path: Path) -> None:
+    """In a real terminal program: ask, leave, and see the answer and the tree as a person does."""
+    name = f"branchline-{uuid.uuid4().hex[:8]}"
+    tmux = ["tmux", "-L", name, "-f", "/dev/null"]
+    environment = command.environment()
+
+    def run(*arguments: str) -> str:
+        return subprocess.run([*tmux, *arguments], env=environment, capture_output=True, text=True, check=True).stdout
+
+    def expect(text: str) -> None:
+        end = time.monotonic() + 20
+        while text not in (shown := run("capture-pane", "-p", "-t", name)):
+            assert time.monotonic() < end, shown
+            time.sleep(0.1)
+
+    with ScriptedServer(["It is called Branchline."]) as server:
+        try:
+            run("new-session", "-d", "-s", name, "-x", "90", "-y", "30", "env PS1='$ ' sh")
+            line = " ".join(command.line("chat", "--base-url", server.base_url))
+            run("send-keys", "-t", name, f"cd {command.folder}; clear; {line}", "Enter")
+            expect("\n>")
+            run("send-keys", "-t", name, "What is it called?", "Enter")
+            expect("It is called Branchline.")
+            run("send-keys", "-t", name, "C-d")
+            expect("go on with")
+            run("send-keys", "-t", name, " ".join(["clear;", *command.line("tree")]), "Enter")
+            expect("(here) It is called Branchline.")
+        finally:
+            subprocess.run([*tmux, "kill-server"], env=environment, capture_output=True, check=False)
+
+
+def test_a_stop_that_hangs_can_be_left(command: Command, terminals: list[Terminal], tmp_path: Path) -> None:
+    """Ctrl-C twice leaves at once, even while a tool does not stop; the next chat tells what was cut off."""
+    from harness.testing import tool_call
+
+    pipe = command.folder / "pipe"
+    os.mkfifo(pipe)
+    with ScriptedServer([tool_call("read", path="pipe"), "never", "fine"]) as server:
+        terminal = Terminal(command, "chat", "hi", "--base-url", server.base_url)
+        terminals.append(terminal)
+        terminal.expect("read(path=")
+        time.sleep(0.3)
+        terminal.type(CTRL_C)
+        time.sleep(0.3)
+        terminal.type(CTRL_C)
+        code = terminal.wait()
+        assert code in (130, 0), terminal.text
+    assert signal.SIGINT
