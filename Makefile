@@ -44,7 +44,8 @@ imports: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 
 examples: $(VENV)/.installed-dev
-	@for each in examples/*.py; do echo "== $$each"; $(BIN)/python "$$each" || exit 1; done
+	@folder=$$(mktemp -d) && cd "$$folder" && for each in "$(CURDIR)"/examples/*.py; do \
+		echo "== $$each" && "$(abspath $(BIN))/python" "$$each" || exit 1; done && rm -rf "$$folder"
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -8,13 +8,15 @@ __branchline__ = "branchline: storage, compaction, harness"
 
 require("storage")
 
+from compaction.breathing import run_at_once, run_with_pauses
+from compaction.encodings import forget_encodings
 from compaction.entry_list import ListPath
 from compaction.exact_tokens import TiktokenEstimator
 from compaction.projection import PROJECTION_VERSION, Projection, project
 from compaction.rough_tokens import RoughEstimator
 from compaction.selection import Transform
 from compaction.state import ModelChoice, PathState, fold_state
-from compaction.tokens import TokenEstimator, UsageAnchoredEstimator
+from compaction.tokens import TokenEstimator, UsageAnchoredEstimator, count_tokens
 from compaction.units import Unit, estimate_chars, pair_results, trim_messages, units_of
 from compaction.walk import Projector
 
@@ -31,10 +33,14 @@ __all__ = [
     "Transform",
     "Unit",
     "UsageAnchoredEstimator",
+    "count_tokens",
     "estimate_chars",
     "fold_state",
+    "forget_encodings",
     "pair_results",
     "project",
+    "run_at_once",
+    "run_with_pauses",
     "trim_messages",
     "units_of",
 ]

@@ -7,6 +7,7 @@ without the entry around them, and measured without being serialised again. Ever
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from pydantic import ValidationError
 
@@ -20,9 +21,10 @@ _BACKSLASH = 0x5C
 _OTHER_ESCAPES = re.compile(rb"\\[u/]")
 """Escapes that we write seldom or never, and others for what we write raw."""
 
-_READERS = {
+_REPLY = b'{"role":"a'
+_READERS: dict[bytes, Callable[..., Message]] = {
     b'{"role":"u': UserMessage.__pydantic_validator__.validate_json,
-    b'{"role":"a': AssistantMessage.__pydantic_validator__.validate_json,
+    _REPLY: AssistantMessage.__pydantic_validator__.validate_json,
     b'{"role":"t': ToolResultMessage.__pydantic_validator__.validate_json,
 }
 
@@ -36,18 +38,29 @@ def recorded_message(line: bytes) -> tuple[Message, int] | None:
     if line[begin - 10 : begin] != _KEY or not line.startswith(_OURS):
         return None
     data = line[begin:-1]
-    reader = _READERS.get(data[:10])
+    role = data[:10]
+    reader = _READERS.get(role)
     if reader is None:
         return None
-    if data.endswith(b"}}") and (end := data.rfind(_REQUEST)) > 0:
+    message: Message | None = None
+    if role == _REPLY and (end := data.rfind(_REQUEST)) > 0:
         # A reply names its request behind the message. If that was found inside the message, what is left is no JSON.
-        data = data[:end]
-    try:
-        message: Message = reader(data, strict=True, by_name=False)
-    except ValidationError:
+        message = _read(reader, data[:end])
+        if message is not None:
+            data = data[:end]
+    if message is None:
+        message = _read(reader, data)
+    if message is None:
         return None
     if (_BACKSLASH in data and _OTHER_ESCAPES.search(data) is not None) or (
         type(message) is AssistantMessage and message.usage is not None and message.usage.cost is not None
     ):
         return message, decoded_characters(message)  # it may be spelled in more or fewer characters than ours
     return message, (len(data) if data.isascii() else len(data.decode())) + 1
+
+
+def _read(reader: Callable[..., Message], data: bytes) -> Message | None:
+    try:
+        return reader(data, strict=True, by_name=False)
+    except ValidationError:
+        return None

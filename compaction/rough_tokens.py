@@ -35,7 +35,7 @@ _NO_ASCII: Final = _bytes((0x80, 0xFF))
 _OTHERS: Final = (
     (_bytes((0xE4, 0xE9)), 1.3),  # Han
     (_bytes((0xE3, 0xE3)), 1.1),  # kana, and the punctuation around it
-    (_bytes((0xEA, 0xED)), 1.25),  # Hangul
+    (_bytes((0xEA, 0xED)), 1.4),  # Hangul
     (_bytes((0xD0, 0xD3)), 0.7),  # Cyrillic
     (_bytes((0xC2, 0xC8)), 1.3),  # Latin letters with accents, which break words up
     (_bytes((0xD8, 0xDB)), 0.9),  # Arabic

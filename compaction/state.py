@@ -154,6 +154,8 @@ def _replay_system_messages(path: EntryPath, prompt: _Prompt) -> None:
 
 
 def _carried(path: EntryPath, position: int) -> SystemMessage | None:
+    if b'"systemMessage"' not in path.line(position):
+        return None
     entry = path.entry(position)
     if not isinstance(entry, CompactionEntry) or entry.system_message is None:
         return None

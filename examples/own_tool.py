@@ -31,7 +31,7 @@ async def main() -> None:
         harness = AgentHarness(session, ScriptedModel([calls, "Lagos is warmer."]), tools=[temperature])
         reply = await harness.prompt("Where is it warmest: in Oslo, Lagos or Atlantis?")
         for message in (await session.build_context()).messages:
-            print(f"{message.role}: {message.text}")
+            print(f"{message.role}: {message.text or '(calls its tools)'}")
         assert reply.text == "Lagos is warmer."
 
 

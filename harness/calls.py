@@ -129,7 +129,8 @@ class CallRunner:
                 state, f"{tool.name} took longer than {seconds:g} seconds and was stopped; its outcome is unknown."
             )
         except anyio.get_cancelled_exc_class():
-            raise
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
             return _error_result(state, CANCELLED_WITHIN)
         except ToolError as error:
             return _error_result(state, to_text(error.message, limit=self._settings.max_result_chars))

@@ -28,7 +28,7 @@ from storage.event_loops import Breath, EventLoop, current_loop, run_in_worker
 from storage.identifiers import check_entry_name, new_id
 from storage.index import NONE, EntryIndex
 from storage.line_parts import json_or_null, json_text, read_back
-from storage.messages import AssistantMessage, Message
+from storage.messages import Message
 from storage.pending_write import CheckedWrite, PendingWrite
 from storage.protocols import Record, SessionStorage, SessionWarning
 from storage.strict_json import encode_model
@@ -128,10 +128,7 @@ class EntryLog:
                 f"a {type(message).__name__} is no message; pass a UserMessage, AssistantMessage or ToolResultMessage"
             )
         data = encode_model(message)
-        if isinstance(message, AssistantMessage):
-            facts = facts_of_reply(message.provider, message.model)
-        else:
-            facts = FACTS_OF_ROLES[message.role]
+        facts = FACTS_OF_ROLES.get(message.role) or facts_of_reply(message)
         entry_id = new_id()
         id_json = b'"%b"' % entry_id.encode()
         write = PendingWrite(

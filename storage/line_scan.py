@@ -6,12 +6,15 @@ is no line end, and a multi-byte character may lie across two reads. Blank lines
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from storage.decode import facts_of, parse_entry
 from storage.errors import DamagedSessionError
 from storage.header import SessionHeader, parse_header
 from storage.protocols import Corrupt, Record, SessionWarning
+
+_make: Callable[[type[Record], tuple[Any, ...]], Record] = tuple[Any, ...].__new__
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -53,6 +56,7 @@ class LineScan:
         """
         lines = (self.tail + data).split(b"\n") if self.tail else data.split(b"\n")
         self.tail = lines.pop()
+        ids = self._ids
         for line in lines:
             self.line += 1
             self.accepted += len(line) + 1
@@ -67,32 +71,35 @@ class LineScan:
             seq = self.seq
             self.seq = seq + 1
             try:
-                yield self._record(line, seq)
+                entry = parse_entry(line, self._path, self.line)
+                entry_id = entry.id
+                if entry_id in ids:
+                    self._refuse_duplicate(entry_id)
+                if entry.seq != seq:
+                    self._check_place(seq, entry.seq)
             except DamagedSessionError as error:
                 if not self._skip:
                     raise
                 self.bad_lines += 1
                 self.warnings.append(SessionWarning("bad_line", error.message.split("; nothing was")[0], self.line))
+                continue
+            ids.add(entry_id)
+            parent_id = entry.parent_id
+            if parent_id == self._last_id:
+                # One string instead of two for nearly every entry: a third of the index's memory.
+                parent_id = self._last_id
+            self._last_id = entry_id
+            # Made as ``Record._make`` does, without its detour: this line runs for every entry of every session opened.
+            yield _make(Record, (seq, entry_id, parent_id, entry.type, line, facts_of(entry), self.line))
 
-    def _record(self, line: bytes, seq: int) -> Record:
-        entry = parse_entry(line, self._path, self.line)
-        entry_id = entry.id
-        if entry_id in self._ids:
-            raise DamagedSessionError(
-                f"invalid session record at line {self.line}: the id {entry_id!r} was used by an earlier entry; "
-                "nothing was changed, and opening with on_corrupt='skip' shows the rest",
-                path=self._path,
-                line=self.line,
-                entry_id=entry_id,
-            )
-        if entry.seq != seq:
-            self._check_place(seq, entry.seq)
-        self._ids.add(entry_id)
-        parent_id = entry.parent_id
-        if parent_id == self._last_id:
-            parent_id = self._last_id  # one string instead of two for nearly every entry: a third of the index's memory
-        self._last_id = entry_id
-        return Record(seq, entry_id, parent_id, entry.type, line, facts_of(entry), self.line)
+    def _refuse_duplicate(self, entry_id: str) -> None:
+        raise DamagedSessionError(
+            f"invalid session record at line {self.line}: the id {entry_id!r} was used by an earlier entry; "
+            "nothing was changed, and opening with on_corrupt='skip' shows the rest",
+            path=self._path,
+            line=self.line,
+            entry_id=entry_id,
+        )
 
     def _check_place(self, seq: int, given: int | None) -> None:
         if given is None:

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Generator
+from concurrent.futures import wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,9 @@ from harness.cli.shelf import ROOT_VARIABLE, Place, find_file, find_session, pla
 from harness.cli.turn_screen import TurnScreen
 from harness.events import AgentEvent
 from storage.errors import ModelError
+
+_PATIENCE_SECONDS = 0.5
+"""A stop that takes longer is told, and how to leave without waiting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +154,9 @@ def _take_turn(screen: Screen, portal: BlockingPortal, conversation: Conversatio
         try:
             portal.call(scope.cancel)
             turn_screen.abandon()
-            turn.exception()
+            if not wait([turn], timeout=_PATIENCE_SECONDS).done:
+                screen.note("stopping; Ctrl-C again leaves at once")
+                turn.exception()
         except KeyboardInterrupt:
             screen.note("left at once; the next 'chat' with this session records that the turn was interrupted")
             os._exit(INTERRUPTED)

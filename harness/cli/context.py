@@ -19,7 +19,7 @@ from harness.cli.reading import named_entry, open_to_read, told
 from harness.cli.screen import Screen
 from harness.cli.shelf import Place, find_session_or_file, sessions_root
 from harness.context import SessionContext
-from storage.entries import Entry
+from storage.entries import Entry, RequestHeaderEntry
 from storage.protocols import SessionWarning
 
 TEXT_LENGTH = 100
@@ -55,7 +55,7 @@ async def _look(
             leaf=leaf_id,
             model=_model_of(context),
             thinking_level=context.thinking_level,
-            tools=context.active_tools,
+            tools=context.active_tools if context.active_tools is not None else _offered(path),
             system_prompt=preview(context.system_prompt, 4 * TEXT_LENGTH) if context.system_prompt else None,
             shown=[*_shown(context)],
             left_out=[*left_out(path, context, whole)],
@@ -96,6 +96,12 @@ def _shown(context: SessionContext) -> Iterable[ShownMessage]:
         tokens = rest + sum(map(estimator.count, texts))
         text = describe_message(message, TEXT_LENGTH)
         yield ShownMessage(entry_id, message.role, decoded_characters(message), tokens, text)
+
+
+def _offered(path: Iterable[Entry]) -> list[str] | None:
+    """The names of the tools in the newest request header; ``None`` if nothing was asked yet."""
+    headers = [entry for entry in path if isinstance(entry, RequestHeaderEntry)]
+    return [str(schema.get("name")) for schema in headers[-1].tools or ()] if headers else None
 
 
 def _model_of(context: SessionContext) -> str | None:

@@ -58,7 +58,7 @@ def draw_context(facts: ContextFacts, *, short: Callable[[str], str] = str) -> I
         Span(", thinking ", "dim"),
         Span(facts.thinking_level),
         Span(", tools ", "dim"),
-        Span(", ".join(facts.tools) if facts.tools else "none" if facts.tools is not None else "not set"),
+        Span(", ".join(facts.tools) if facts.tools else "none"),
     ]
     if facts.system_prompt:
         yield [Span("system prompt ", "dim"), Span(facts.system_prompt)]

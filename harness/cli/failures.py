@@ -46,7 +46,6 @@ _ADVICE: Final = {
     "read_only": "'branchline verify' lists all that is wrong with it",
     "unsupported_entry": "use a newer branchline",
     "broken_path": "'branchline tree' shows the paths that are whole; go on from one with --at",
-    "budget": "raise --max-chars or --max-tokens",
     "busy": "wait for the turn to end",
 }
 """What to do next, for errors of the library that other callers than a command line would answer differently."""
@@ -61,6 +60,7 @@ _PYTHON_TERMS: Final = (
     (re.compile(r"on_torn_tail='repair' sets"), "'branchline chat' with this session sets"),
     (re.compile(r"sets (\w+) aside and go on"), r"sets \1 aside and goes on"),
     (re.compile(r"`entries\(\)` lists them"), "'branchline tree' shows them"),
+    (re.compile(r"\bmax_(chars|tokens) is\b"), r"--max-\1 is"),
     (re.compile(r" \((?:on_corrupt|mode)='\w+'\)"), ""),
 )
 """The library's messages tell a programmer what to pass; these say the same to a person at a prompt."""

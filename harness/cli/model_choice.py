@@ -42,6 +42,8 @@ def choose_model(
     if name is None and recorded is not None:
         name = LOCAL if recorded.provider == LOCAL and base_url is None else recorded.model_id
     if name == LOCAL or model_file is not None:
+        if model_file is not None and not model_file.is_file():
+            raise CommandLineError(f"--model-file {model_file} is no file")
         from harness.models.local import LocalModel
 
         return LocalModel(model_file)

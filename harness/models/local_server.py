@@ -13,16 +13,31 @@ import os
 import select
 import signal
 import sys
+import traceback
+from typing import NoReturn
 
 
-def main() -> None:
-    """Serve until the input ends."""
+def main() -> NoReturn:
+    """Serve until the input ends, and leave without the native destructors: they have nothing to save, and may hang."""
+    try:
+        serve()
+    except BaseException:  # noqa: BLE001 - printed, for the one who started us
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # here: afterwards the frames go, and the server with them
+    os._exit(0)
+
+
+def serve() -> None:
+    """Start the server, tell its address, and wait until the input ends."""
     settings = json.loads(sys.stdin.buffer.readline())
     # Standard output carries our one line; what native code prints goes where errors go.
     answer = os.dup(1)
     os.dup2(2, 1)
     parent = os.getppid()
     _end_by_signal_with_the_input()
+    if _has_ended():  # before the signal could tell
+        return
 
     xllamacpp = importlib.import_module("xllamacpp")
     params = xllamacpp.CommonParams()
@@ -45,11 +60,17 @@ def main() -> None:
 
     os.write(answer, json.dumps({"address": server.listening_address}).encode() + b"\n")
     os.close(answer)
-    while os.getppid() == parent:
-        # The parent is looked at as well: a process that it forked may hold our input open after it.
-        if select.select([0], [], [], 2.0)[0] and not os.read(0, 4096):
-            break
-    os._exit(0)  # without the native destructors, which have nothing to save and may hang
+    # The parent is looked at as well: a process that it forked may hold our input open after it.
+    while os.getppid() == parent and not _has_ended(2.0):
+        pass
+    os._exit(0)  # here: afterwards the server goes
+
+
+def _has_ended(seconds: float = 0.0) -> bool:
+    """Whether the input has ended, waiting for that."""
+    if sys.platform == "win32":  # where pipes cannot be waited for in time
+        return bool(seconds) and not os.read(0, 4096)
+    return bool(select.select([0], [], [], seconds)[0]) and not os.read(0, 4096)
 
 
 def _end_by_signal_with_the_input() -> None:

@@ -8,38 +8,45 @@ import pty
 import re
 import select
 import shutil
-import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from harness.testing import Reply, ScriptedServer
+from harness.testing import Reply, ScriptedServer, tool_call
 from tests.cli.conftest import Command
 
 CTRL_C, CTRL_D = b"\x03", b"\x04"
 PASTE_BEGINS, PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
 
 
+OWN_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""So that Ctrl-C on it becomes a signal."""
+
+
 class Terminal:
     """A pseudo-terminal with a command on it."""
 
-    def __init__(self, command: Command, *arguments: str, columns: int = 80) -> None:
+    def __init__(self, command: Command, *arguments: str, columns: int = 80, line: list[str] | None = None) -> None:
         self._leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self._process = command.start(
-            *arguments,
-            environment={"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"},
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", "-c", OWN_TERMINAL, *(line or command.line(*arguments))],
+            cwd=command.folder,
+            env=command.environment({"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"}),
             stdin=follower,
             stdout=follower,
             stderr=follower,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(follower)
         self.raw = b""
@@ -68,12 +75,19 @@ class Terminal:
             assert time.monotonic() < end, self.text
         return self._process.wait(10)
 
+    def hang_up(self) -> int:
+        """Close the window, and the exit code."""
+        os.close(self._leader)
+        self._leader = -1
+        return self._process.wait(20)
+
     def close(self) -> None:
         """End it, if it has not ended."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        os.close(self._leader)
+        if self._leader >= 0:
+            os.close(self._leader)
 
     def _read(self, timeout: float) -> bool:
         ready, _, _ = select.select([self._leader], [], [], timeout)
@@ -146,7 +160,7 @@ def test_leaving_at_once_leaves_nothing(command: Command, terminals: list[Termin
     terminals.append(terminal)
     terminal.expect(">")
     terminal.type(b"  \r")
-    terminal.expect(">")
+    terminal.expect("\n>")
     terminal.type(CTRL_D)
     assert terminal.wait() == 0
     assert command.files() == {} and "go on with" not in terminal.text
@@ -188,6 +202,31 @@ def test_ctrl_c_in_one_shot_ends_it(command: Command, terminals: list[Terminal])
     assert "Traceback" not in terminal.text and "cancelled" in command("tree").out
 
 
+def test_a_window_that_is_closed(command: Command, terminals: list[Terminal]) -> None:
+    """Closing the window in the middle of an answer cancels the turn, on record."""
+    with ScriptedServer([Reply("Hello, this will take long", chunk_size=5, pause=0.5)]) as server:
+        terminal = Terminal(command, "chat", "hi", "--base-url", server.base_url)
+        terminals.append(terminal)
+        terminal.expect("Hello")
+        assert terminal.hang_up() in (1, 143)
+        assert server.wait_for_hang_up()
+    assert "turn 1 cancelled" in command("tree").out
+
+
+def test_a_window_that_is_closed_at_the_prompt(command: Command, terminals: list[Terminal]) -> None:
+    """Closing the window while it waits for a prompt leaves the session whole and no process behind."""
+    with ScriptedServer(["Hello"]) as server:
+        terminal = Terminal(command, "chat", "--base-url", server.base_url)
+        terminals.append(terminal)
+        terminal.expect(">")
+        terminal.type(b"hi\r")
+        terminal.expect("Hello")
+        terminal.expect(">")
+        assert terminal.hang_up() in (0, 143)
+    assert "Hello" in command("tree").out and command("verify").code == 0
+    assert command("chat", "-s", "last", "hi", "--base-url", "http://127.0.0.1:9").code != 0
+
+
 def test_lines_are_styled_and_cut_to_the_width(command: Command, terminals: list[Terminal]) -> None:
     """A terminal gets colours and lines no wider than it is; what a message says cannot colour or move anything."""
     with ScriptedServer(["\x1b]0;title\x07" + "wide " * 60]) as server:
@@ -203,7 +242,7 @@ def test_lines_are_styled_and_cut_to_the_width(command: Command, terminals: list
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_in_tmux(command: Command, tmp_path: Path) -> None:
+def test_in_tmux(command: Command) -> None:
     """In a real terminal program: ask, leave, and see the answer and the tree as a person does."""
     name = f"branchline-{uuid.uuid4().hex[:8]}"
     tmux = ["tmux", "-L", name, "-f", "/dev/null"]
@@ -234,20 +273,36 @@ def test_in_tmux(command: Command, tmp_path: Path) -> None:
             subprocess.run([*tmux, "kill-server"], env=environment, capture_output=True, check=False)
 
 
-def test_a_stop_that_hangs_can_be_left(command: Command, terminals: list[Terminal], tmp_path: Path) -> None:
-    """Ctrl-C twice leaves at once, even while a tool does not stop; the next chat tells what was cut off."""
-    from harness.testing import tool_call
+STUBBORN = """
+import sys
+import anyio
+import harness.cli.conversation
+from harness.tools import tool
+from harness.cli import main
 
-    pipe = command.folder / "pipe"
-    os.mkfifo(pipe)
-    with ScriptedServer([tool_call("read", path="pipe"), "never", "fine"]) as server:
-        terminal = Terminal(command, "chat", "hi", "--base-url", server.base_url)
+@tool
+async def wait() -> str:
+    '''Waits, and does not stop when it is asked to.'''
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep(60)
+    return ""
+
+harness.cli.conversation.workspace_tools = lambda folder: [wait]
+sys.exit(main())
+"""
+
+
+def test_a_stop_that_hangs_can_be_left(command: Command, terminals: list[Terminal]) -> None:
+    """Ctrl-C twice leaves at once, even while a tool does not stop; the next chat tells what was cut off."""
+    with ScriptedServer([tool_call("wait"), "fine"]) as server:
+        arguments = ("chat", "hi", "--base-url", server.base_url)
+        terminal = Terminal(command, *arguments, line=[sys.executable, "-c", STUBBORN, *arguments])
         terminals.append(terminal)
-        terminal.expect("read(path=")
-        time.sleep(0.3)
+        terminal.expect("wait()")
         terminal.type(CTRL_C)
-        time.sleep(0.3)
+        terminal.expect("Ctrl-C again")
         terminal.type(CTRL_C)
-        code = terminal.wait()
-        assert code in (130, 0), terminal.text
-    assert signal.SIGINT
+        assert terminal.wait() == 130
+        ran = command("chat", "-s", "last", "again", "--base-url", server.base_url)
+    assert (ran.code, ran.out) == (0, "fine\n")
+    assert "cut off" in ran.err and "interrupted" in command("tree").out

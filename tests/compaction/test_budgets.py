@@ -18,7 +18,9 @@ def turns() -> Conversation:
 
 def size(conversation: Conversation, *ids: str) -> int:
     projection = conversation.project()
-    wanted = [message for message, entry_id in zip(projection.messages, projection.entry_ids, strict=True) if entry_id in ids]
+    wanted = [
+        message for message, entry_id in zip(projection.messages, projection.entry_ids, strict=True) if entry_id in ids
+    ]
     return estimate_chars(wanted)
 
 
@@ -70,7 +72,9 @@ def test_trimming_stops_at_the_first_that_does_not_fit() -> None:
 
 def test_summary_and_working_memory_are_pinned_and_charged_first() -> None:
     """They stay whatever the budget is, and what they take is not there for the rest."""
-    conversation = Conversation().user("u0").compaction("c", "sum " * 20).user("u1").user("u2").memory("m", "set", "k", "v" * 50)
+    conversation = (
+        Conversation().user("u0").compaction("c", "sum " * 20).user("u1").user("u2").memory("m", "set", "k", "v" * 50)
+    )
     pinned = size(conversation, "c", "m")
     newest = size(conversation, "u2")
     assert conversation.ids(max_chars=pinned + newest) == ["c", "u2", "m"]
@@ -90,7 +94,9 @@ def test_what_is_pinned_alone_must_fit_too() -> None:
 def test_the_error_names_unit_size_and_budget() -> None:
     """mini-agent's text, then what does not fit, how large it is, which budget, and what to do."""
     conversation = turns()
-    with pytest.raises(BudgetError, match="context budget cannot contain the smallest consistent message unit") as caught:
+    with pytest.raises(
+        BudgetError, match="context budget cannot contain the smallest consistent message unit"
+    ) as caught:
         conversation.ids(max_chars=10)
     error = caught.value
     assert error.entry_id == "a3"
@@ -147,7 +153,9 @@ def test_an_opener_that_was_summarised_is_not_brought_back() -> None:
 
 def test_interleaved_units_are_kept_or_left_whole_under_every_budget() -> None:
     """A result that arrives behind newer messages goes with its call, or not at all."""
-    conversation = Conversation().user("u1").reply("a1", "x").user("u2").reply("a2", "y").result("r1", "x").result("r2", "y")
+    conversation = (
+        Conversation().user("u1").reply("a1", "x").user("u2").reply("a2", "y").result("r1", "x").result("r2", "y")
+    )
     seen: list[list[str | None]] = []
     for budget in range(1, conversation.project().chars + 1):
         try:

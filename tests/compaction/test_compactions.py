@@ -36,7 +36,10 @@ def test_the_summary_comes_first_then_what_was_kept_then_what_came_after() -> No
 def test_a_second_compaction_replaces_the_first() -> None:
     """An earlier summary never shows up among the kept, even where its entry lies in the kept stretch."""
     conversation = (
-        before().compaction("c1", "old", first_kept_entry_id="a1").user("u3").compaction("c2", "new", first_kept_entry_id="u2")
+        before()
+        .compaction("c1", "old", first_kept_entry_id="a1")
+        .user("u3")
+        .compaction("c2", "new", first_kept_entry_id="u2")
     )
     assert conversation.ids() == ["c2", "u2", "a2", "u3"]
     assert "old" not in " ".join(text for _, text in conversation.shown())

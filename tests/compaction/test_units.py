@@ -36,7 +36,13 @@ def test_a_lone_result_is_a_unit() -> None:
 
 def test_interleaved_results_go_to_the_reply_that_called() -> None:
     """R19: results arrive in any order and between other messages; each belongs to its own call's unit."""
-    messages = [reply_message("", "a"), reply_message("", "b"), result_message("a"), user_message("s"), result_message("b")]
+    messages = [
+        reply_message("", "a"),
+        reply_message("", "b"),
+        result_message("a"),
+        user_message("s"),
+        result_message("b"),
+    ]
     assert groups(messages) == [(0, 2), (1, 4), (3,)]
 
 
@@ -51,7 +57,13 @@ def test_repeated_ids_pair_with_the_nearest_open_call() -> None:
         result_message("call_0", "3"),
     ]
     assert groups(messages) == [(0, 1), (2, 3), (4, 5)]
-    late = [reply_message("", "x"), reply_message("", "x"), result_message("x"), result_message("x"), result_message("x")]
+    late = [
+        reply_message("", "x"),
+        reply_message("", "x"),
+        result_message("x"),
+        result_message("x"),
+        result_message("x"),
+    ]
     assert groups(late) == [(0, 3), (1, 2), (4,)]
 
 
@@ -127,7 +139,9 @@ def test_interleaved_units_are_kept_in_the_order_of_the_messages() -> None:
 @pytest.mark.parametrize("budget", [1, 100])
 def test_a_budget_below_the_newest_unit_is_an_error(budget: int) -> None:
     """mini-agent's first error: never an empty context, never half a unit; it tells size and budget."""
-    with pytest.raises(BudgetError, match="context budget cannot contain the smallest consistent message unit") as caught:
+    with pytest.raises(
+        BudgetError, match="context budget cannot contain the smallest consistent message unit"
+    ) as caught:
         trim_messages(ROUND_TRIP, budget)
     assert caught.value.details == {"size": estimate_chars(ROUND_TRIP[1:]), "budget": budget}
     assert str(budget) in str(caught.value)
@@ -141,7 +155,10 @@ def test_no_messages_are_an_error() -> None:
 
 def test_the_functions_change_nothing() -> None:
     """Pure: the list and its messages are what they were, and what is kept are the same objects."""
-    messages: list[Message] = [UserMessage(content="x", timestamp=1), ToolResultMessage(tool_call_id="c", tool_name="t", content="")]
+    messages: list[Message] = [
+        UserMessage(content="x", timestamp=1),
+        ToolResultMessage(tool_call_id="c", tool_name="t", content=""),
+    ]
     before = [message.model_copy(deep=True) for message in messages]
     kept = trim_messages(messages, 10_000)
     units_of(messages)

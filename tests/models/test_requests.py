@@ -284,7 +284,7 @@ async def test_base_urls(ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert model.base_url == server.base_url
 
 
-@pytest.mark.parametrize("url", ["localhost:8080/v1", "ftp://host/v1", "/v1", "http://", "http://[", "nothing"])
+@pytest.mark.parametrize("url", ["localhost:8080/v1", "ftp://host/v1", "/v1", "http://", "http://h:x/v1", "nothing"])
 def test_base_urls_that_are_none(url: str) -> None:
     """An address that is none is refused when the model is made."""
     with pytest.raises(ModelError, match="base URL"):

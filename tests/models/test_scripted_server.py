@@ -1,0 +1,128 @@
+"""The scripted server is a real one: for other processes, other clients, and tests that block."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from harness.testing import HttpAnswer, Reply, ScriptedServer
+
+
+def post(server: ScriptedServer, body: Any = None) -> tuple[int, bytes]:
+    host = server.base_url.removeprefix("http://").removesuffix("/v1")
+    connection = http.client.HTTPConnection(host, timeout=5)
+    try:
+        connection.request("POST", "/v1/chat/completions", json.dumps(body or {"model": "m", "messages": []}))
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_plain_bytes_on_the_wire() -> None:
+    """What it sends is what OpenAI sends: one chunk an event, the usage when it is asked for, and [DONE]."""
+    with ScriptedServer(["Hello"]) as server:
+        status, sent = post(server, {"model": "m", "messages": [], "stream_options": {"include_usage": True}})
+    events = sent.decode().split("\n\n")
+    assert status == 200
+    assert events[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks[:-1]) == "Hello"
+    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["total_tokens"] > 0
+
+
+def test_another_process_can_ask() -> None:
+    """A command line under test, in a process of its own, reaches it."""
+    program = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], b'{}', timeout=5).read().decode())"
+    with ScriptedServer(["Hello"]) as server:
+        url = f"{server.base_url}/chat/completions"
+        done = subprocess.run(
+            [sys.executable, "-c", program, url], capture_output=True, text=True, timeout=20, check=True
+        )
+    assert "Hello" in done.stdout
+
+
+def test_status_headers_and_body() -> None:
+    """An ``HttpAnswer`` gives its status, its headers and its body, bytes, text or an object."""
+    with ScriptedServer(
+        [HttpAnswer(429, {"a": 1}, {"Retry-After": "7"}), HttpAnswer(500, "ä"), HttpAnswer(200, b"\xff")]
+    ) as s:
+        assert post(s) == (429, b'{"a": 1}')
+        assert post(s) == (500, "ä".encode())
+        assert post(s) == (200, b"\xff")
+
+
+def test_a_cut_body() -> None:
+    """A cut connection is seen as one by any client."""
+    with ScriptedServer([Reply("Hello, world", cut=True)]) as server, pytest.raises(http.client.IncompleteRead):
+        post(server)
+
+
+def test_what_it_got() -> None:
+    """Requests are kept with path, headers and body."""
+    with ScriptedServer(["x"]) as server:
+        post(server, {"model": "m", "messages": [{"role": "user", "content": "ä"}]})
+        (request,) = server.requests
+    assert request.messages == [{"role": "user", "content": "ä"}]
+    assert request.path == "/v1/chat/completions"
+    assert "host" in request.headers
+
+
+def test_models_are_listed() -> None:
+    """A client that asks for the list of models gets one."""
+    with ScriptedServer([]) as server:
+        host = server.base_url.removeprefix("http://").removesuffix("/v1")
+        connection = http.client.HTTPConnection(host, timeout=5)
+        connection.request("GET", "/v1/models")
+        assert json.loads(connection.getresponse().read())["data"]
+        connection.close()
+
+
+def test_a_failure_in_the_script_reaches_the_test() -> None:
+    """What a function of the script raises, an assertion say, is raised again on leaving."""
+
+    def strict(request: Any) -> str:
+        raise AssertionError(f"unexpected {request.body['model']}")
+
+    with pytest.raises(AssertionError, match="unexpected m"), ScriptedServer(strict) as server:
+        assert post(server)[0] == 400
+
+
+@pytest.mark.parametrize("script", [Reply("x", delay=60), Reply("hello, world", pause=60), HttpAnswer(200, [60.0])])
+def test_closing_breaks_off_what_is_being_answered(script: Any) -> None:
+    """Closing waits for nothing, and leaves no thread behind."""
+    before = set(threading.enumerate())
+    server = ScriptedServer([script])
+    with server:
+        client = socket.create_connection(("127.0.0.1", int(server.base_url.split(":")[2].split("/")[0])))
+        client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
+        while not server.requests:
+            pass
+    client.close()
+    assert set(threading.enumerate()) == before
+
+
+def test_closing_ends_connections_that_are_kept() -> None:
+    """A client that keeps its connection open does not hold the server up."""
+    with ScriptedServer(["x"]) as server:
+        host = server.base_url.removeprefix("http://").removesuffix("/v1")
+        connection = http.client.HTTPConnection(host, timeout=5)
+        connection.request("POST", "/v1/chat/completions", "{}")
+        connection.getresponse().read()
+    connection.close()
+
+
+def test_closing_without_entering() -> None:
+    """A server that was never entered can be closed, and gives its port back."""
+    server = ScriptedServer([])
+    server.close()
+    server.close()
