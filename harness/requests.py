@@ -65,7 +65,7 @@ class RequestMaker:
             thinking_level=level,
         )
         await self._ids.follow(path)
-        runs = shown_runs(path, context.entry_ids, self._ids)
+        runs = await shown_runs(path, context.entry_ids, self._ids)
         return request, RequestFacts(header_id=header_id, projection=PROJECTION_VERSION, shown=runs)
 
     async def _context(self, path: EntryPath) -> SessionContext:

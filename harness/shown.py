@@ -12,7 +12,7 @@ from storage.entry_path import EntryPath
 
 # Of our own ids this is the time and 26 random bits: no id of an entry that comes later will begin with it either.
 _SHORTEST = 23
-_BREATH = 2_000
+_BREATH = 500
 _SHOWN_TYPES = frozenset({"message", "custom_message", "branch_summary", "compaction", "working_memory", "custom"})
 
 
@@ -43,21 +43,24 @@ class PathIds:
         return entry_id[: max(_SHORTEST, shared + 1)]
 
 
-def shown_runs(path: EntryPath, entry_ids: Sequence[str | None], ids: PathIds) -> list[list[str]]:
-    """The entries in ``entry_ids`` as runs [first id, last id], in the order of the path.
+async def shown_runs(path: EntryPath, entry_ids: Sequence[str | None], ids: PathIds) -> list[list[str]]:
+    """The entries in ``entry_ids`` as runs [first id, last id], in the order of the path. Lets the loop breathe.
 
     A run holds every entry between its ends that could be shown; ids of entries that are not on the path are left out.
+    ``ids`` must know the path.
     """
     places = {path.position_of(entry_id) for entry_id in entry_ids if entry_id is not None}
     positions = sorted(place for place in places if place is not None)
     if not positions:
         return []
     runs = [[positions[0], positions[0]]]
-    for before, position in pairwise(positions):
+    for count, (before, position) in enumerate(pairwise(positions)):
         if any(path.entry_type(between) in _SHOWN_TYPES for between in range(before + 1, position)):
             runs.append([position, position])
         else:
             runs[-1][1] = position
+        if count % _BREATH == _BREATH - 1:
+            await anyio.lowlevel.checkpoint()
     return [[ids.shorten(path.entry_id(first)), ids.shorten(path.entry_id(last))] for first, last in runs]
 
 

@@ -44,6 +44,8 @@ class TurnStream(AsyncIterator[AgentEvent]):
         raise BusyError("the turn has no reply: it did not come to its end; take all its events first")
 
     async def __aenter__(self) -> Self:
+        if self._group is not None:
+            raise BusyError("this stream was entered before; call stream() once for each turn")
         self._send, self._receive = anyio.create_memory_object_stream[AgentEvent](0)
         self._group = await anyio.create_task_group().__aenter__()
         self._group.start_soon(self._work)

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from storage.entry_files import EntryFileStorage
-from storage.entry_folder import ENTRIES, LOCK, METADATA, entry_file_name, list_entry_names, read_entry_file
+from storage.entry_folder import (
+    ENTRIES,
+    LOCK,
+    METADATA,
+    entry_file_name,
+    list_entry_names,
+    read_entry_file,
+)
 from storage.entry_folder_lifetime import delete_folder, read_header, remove_leftovers
 from storage.entry_folder_reading import FolderReader
 from storage.errors import DamagedSessionError, SessionNotFoundError

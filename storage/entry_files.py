@@ -13,7 +13,13 @@ from typing import Self, TypeVar
 
 from storage import files
 from storage.copying import renumbered
-from storage.entry_folder import ENTRIES, LOCK, FolderContents, entry_file_name, name_some
+from storage.entry_folder import (
+    ENTRIES,
+    LOCK,
+    FolderContents,
+    entry_file_name,
+    name_some,
+)
 from storage.entry_folder_lifetime import (
     create_folder,
     delete_folder,
@@ -41,7 +47,15 @@ from storage.event_loops import run_in_worker
 from storage.file_lock import WriterLock, open_when_free
 from storage.header import SessionHeader, new_header
 from storage.identifiers import check_entry_name
-from storage.protocols import Corrupt, Durability, Mode, Record, SessionWarning, StorageInfo, TornTail
+from storage.protocols import (
+    Corrupt,
+    Durability,
+    Mode,
+    Record,
+    SessionWarning,
+    StorageInfo,
+    TornTail,
+)
 
 T = TypeVar("T")
 _Unnameable = InvalidIdError | InvalidEntryError

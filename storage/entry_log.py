@@ -6,13 +6,12 @@ it, and only then shows it. What it returns is decoded anew from the committed b
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Final, cast, get_args
 
 import anyio
-import anyio.lowlevel
 
 from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of_reply
 from storage.entries import Entry, EntryBase, iso_timestamp
@@ -24,7 +23,7 @@ from storage.errors import (
     SessionError,
     WrongEventLoopError,
 )
-from storage.event_loops import Breath, EventLoop, current_loop, run_in_worker
+from storage.event_loops import EventLoop, current_loop, in_slices, run_in_worker
 from storage.identifiers import check_entry_name, new_id
 from storage.index import NONE, EntryIndex
 from storage.line_parts import json_or_null, json_text, read_back
@@ -37,10 +36,9 @@ from storage.write_queue import WriteQueue, failure
 LEAF: Final = object()
 """As a parent: the leaf at the time when the write's turn comes."""
 
-_PAGE = 512
+_PAGE = 2048
 _MESSAGES = cast("tuple[type[Message], ...]", get_args(Message))
 _ENVELOPE = {"seq", "type", "id", "parent_id"}
-_SLICE_SECONDS = 0.001
 
 
 class _Awaitable(Awaitable[None]):
@@ -85,7 +83,12 @@ class EntryLog:
         loop = current_loop()
         foreign = storage.info.header.branchline is None
         index = EntryIndex(foreign=foreign)
-        await run_in_worker(lambda: _read_all(storage, index))
+        while True:
+            after = len(index) - 1
+            records = await run_in_worker(partial(storage.read, after_seq=after, limit=_PAGE))
+            if not records:
+                break
+            await in_slices(records, index.add)
         return cls(storage, loop, index)
 
     @property
@@ -259,14 +262,13 @@ class EntryLog:
         """The entries at ``places``, in chunks that let the loop breathe. Bad lines that were skipped are left out."""
         lines = self.index.lines
         entries: list[Entry] = []
-        until = time.perf_counter() + _SLICE_SECONDS
-        for count, seq in enumerate(places):
+
+        def take(seq: int) -> None:
             line = lines[seq]
             if line is not None:
                 entries.append(decode_entry(line))
-            if count & 15 == 15 and time.perf_counter() > until:
-                await anyio.lowlevel.checkpoint()
-                until = time.perf_counter() + _SLICE_SECONDS
+
+        await in_slices(places, take)
         return entries
 
     async def path(self, leaf_id: str | object | None = LEAF) -> IndexedPath:
@@ -305,11 +307,10 @@ class EntryLog:
             index = self.index
             while True:
                 after = len(index) - 1
-                records = await run_in_worker(lambda after=after: self.storage.read(after_seq=after, limit=_PAGE))
+                records = await run_in_worker(partial(self.storage.read, after_seq=after, limit=_PAGE))
                 if not records:
                     break
-                for record in records:
-                    index.add(record)
+                await in_slices(records, index.add)
         return index.warnings[before:]
 
     async def aclose(self, *, close: Callable[[], None] | None = None) -> None:
@@ -369,16 +370,6 @@ class EntryLog:
                 source=self,
                 stacklevel=1,
             )
-
-
-def _read_all(storage: SessionStorage, index: EntryIndex) -> None:
-    breath = Breath()
-    add = index.add
-    while records := storage.read(after_seq=len(index) - 1, limit=_PAGE):
-        for count, record in enumerate(records):
-            add(record)
-            if count & 31 == 31:
-                breath.take()
 
 
 def _read_only_reason(storage: SessionStorage, index: EntryIndex) -> str | None:

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import Any, Protocol, TypeVar, cast
+
+import anyio.lowlevel
 
 from storage import workers
 
 T = TypeVar("T")
+
+SLICE_SECONDS = 0.0005
+"""How long work may keep the event loop's thread, or the interpreter, to itself."""
+
+_PAUSE_SECONDS = 0.00005
 
 
 class Waitable(Protocol):
@@ -151,6 +158,16 @@ async def run_in_worker(function: Callable[[], T], *, undo: Callable[[T], object
     return cast("T", call.result)
 
 
+async def in_slices(items: Iterable[T], consume: Callable[[T], object]) -> None:
+    """``consume`` each of ``items`` on the event loop, which gets its turn after each half millisecond of that."""
+    until = time.perf_counter() + SLICE_SECONDS
+    for count, item in enumerate(items):
+        consume(item)
+        if count & 15 == 15 and time.perf_counter() > until:
+            await anyio.lowlevel.checkpoint()
+            until = time.perf_counter() + SLICE_SECONDS
+
+
 class Breath:
     """Lets the event loop's thread have the interpreter while a worker does long work in Python.
 
@@ -159,14 +176,11 @@ class Breath:
 
     __slots__ = ("_until",)
 
-    SLICE = 0.0006
-    PAUSE = 0.00005
-
     def __init__(self) -> None:
-        self._until = time.perf_counter() + self.SLICE
+        self._until = time.perf_counter() + SLICE_SECONDS
 
     def take(self) -> None:
         """Call it every few records: gives way when about half a millisecond has passed."""
         if time.perf_counter() > self._until:
-            time.sleep(self.PAUSE)
-            self._until = time.perf_counter() + self.SLICE
+            time.sleep(_PAUSE_SECONDS)
+            self._until = time.perf_counter() + SLICE_SECONDS

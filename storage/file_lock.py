@@ -40,6 +40,7 @@ _EXCLUSIVE = portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKIN
 _SHORTEST_WAIT = 0.002
 _LONGEST_WAIT = 0.05
 _LONGEST_OWNER = 4096
+_REPLACED_AT_MOST = 100
 _UNKNOWN_OWNER = "another writer"
 
 _held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
@@ -168,7 +169,7 @@ def lock_owner(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 def _try_lock(path: str) -> int | None:
     """A locked descriptor, or ``None`` while somebody else holds the lock."""
-    while True:
+    for _ in range(_REPLACED_AT_MOST):
         descriptor = _open(path)
         try:
             portalocker.lock(descriptor, _EXCLUSIVE)
@@ -189,6 +190,7 @@ def _try_lock(path: str) -> int | None:
             raise
         # The session was deleted between our open and our lock, and its lock file with it. Begin again.
         os.close(descriptor)
+    raise StorageError("the lock file is replaced again and again, or is a symbolic link; move it away", path=path)
 
 
 def _open(path: str) -> int:

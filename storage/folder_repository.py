@@ -7,7 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from storage.errors import InvalidIdError, SessionError, SessionExistsError, SessionNotFoundError, StorageError
+from storage.errors import (
+    InvalidIdError,
+    SessionError,
+    SessionExistsError,
+    SessionNotFoundError,
+    StorageError,
+)
 from storage.event_loops import Breath, run_in_worker
 from storage.identifiers import check_session_id, is_safe_name, new_id
 from storage.protocols import Durability, Record, SessionStorage

@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 
 from storage import files
 from storage.copying import renumbered
-from storage.errors import CommitFailed, DamagedSessionError, SessionNotFoundError, StaleSessionError, StorageError
+from storage.errors import (
+    CommitFailed,
+    DamagedSessionError,
+    SessionExistsError,
+    SessionNotFoundError,
+    StaleSessionError,
+    StorageError,
+)
 from storage.event_loops import Breath, run_in_worker
 from storage.file_lock import open_when_free
 from storage.header import new_header
@@ -26,6 +33,8 @@ from storage.jsonl_file import (
 )
 from storage.line_scan import LineScan
 from storage.protocols import Corrupt, Durability, Mode, Record, StorageInfo, TornTail
+
+_ATTEMPTS = 3
 
 
 class JsonlStorage:
@@ -91,12 +100,7 @@ class JsonlStorage:
         Raises ``SessionNotFoundError``, ``SessionLockedError``, ``DamagedSessionError`` naming the line,
         ``UnsupportedVersionError`` and ``StorageError`` (unreadable).
         """
-        place = _absolute(path)
-        opened = await open_when_free(
-            lambda: naming(place, lambda: open_session_file(place, mode, on_torn_tail, on_corrupt)),
-            lock_timeout,
-            undo=OpenFile.close,
-        )
+        opened = await open_session_file(_absolute(path), mode, on_torn_tail, on_corrupt, lock_timeout)
         return cls(opened, durability)
 
     @classmethod
@@ -116,15 +120,26 @@ class JsonlStorage:
         A file without a committed line is none yet: its bytes are set aside. Committed text without a header is damage.
         """
         place = _absolute(path)
+        aside = on_torn_tail == "repair"
 
-        def open_or_create() -> OpenFile:
+        def create() -> OpenFile:
+            header = new_header(session_id=session_id, cwd=cwd)
+            return create_session_file(place, header, [], durability, replace_empty=aside)
+
+        attempts_left = _ATTEMPTS
+        while True:
             try:
-                return open_session_file(place, "write", on_torn_tail, on_corrupt)
+                opened = await open_session_file(place, "write", on_torn_tail, on_corrupt, lock_timeout)
+                break
             except SessionNotFoundError:
-                header = new_header(session_id=session_id, cwd=cwd)
-                return create_session_file(place, header, [], durability, replace_empty=on_torn_tail == "repair")
-
-        opened = await open_when_free(lambda: naming(place, open_or_create), lock_timeout, undo=OpenFile.close)
+                attempts_left -= 1
+            try:
+                opened = await open_when_free(lambda: naming(place, create), lock_timeout, undo=OpenFile.close)
+                break
+            except SessionExistsError:
+                if not attempts_left:
+                    raise
+                # Somebody made it between our two looks, so now it can be opened.
         return cls(opened, durability)
 
     @property

@@ -1,4 +1,4 @@
-"""Opening, creating, repairing and deleting the file of a JSONL session. Blocking code; nothing here knows the log."""
+"""Opening, creating, repairing and deleting the file of a JSONL session. Nothing here knows the log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from storage import files
 from storage.errors import (
@@ -16,11 +17,21 @@ from storage.errors import (
     SessionNotFoundError,
     StorageError,
 )
-from storage.event_loops import Breath
-from storage.file_lock import WriterLock
+from storage.event_loops import Breath, in_slices, run_in_worker
+from storage.file_lock import WriterLock, open_when_free
 from storage.header import SessionHeader
 from storage.line_scan import LineScan, is_blank
-from storage.protocols import Corrupt, Durability, Mode, Record, SessionWarning, StorageInfo, TornTail
+from storage.protocols import (
+    Corrupt,
+    Durability,
+    Mode,
+    Record,
+    SessionWarning,
+    StorageInfo,
+    TornTail,
+)
+
+T = TypeVar("T")
 
 _PIECE = 1024 * 1024
 
@@ -42,7 +53,7 @@ class OpenFile(NamedTuple):
             self.lock.release()
 
 
-def naming(path: str, action: Callable[[], OpenFile]) -> OpenFile:
+def naming(path: str, action: Callable[[], T]) -> T:
     """Run ``action``; an ``OSError`` of the system's becomes a ``StorageError`` that names the path. Unreadable is not missing."""
     try:
         return action()
@@ -54,25 +65,40 @@ def naming(path: str, action: Callable[[], OpenFile]) -> OpenFile:
         ) from error
 
 
-def open_session_file(
-    path: str,
-    mode: Mode,
-    on_torn_tail: TornTail,
-    on_corrupt: Corrupt,
-    lock_timeout: float = 0,
-) -> OpenFile:
-    """Open and read the whole file; see ``JsonlStorage.open``."""
-    try:
-        os.stat(path)
-    except FileNotFoundError:
-        raise SessionNotFoundError("there is no session here; create one, or check the path", path=path) from None
-    writing = mode == "write"
-    lock = WriterLock.acquire(path + ".lock", lock_timeout) if writing else None
-    descriptor = -1
-    try:
-        descriptor = files.open_file(path, writing=writing)
-        scan = LineScan(path=path, on_corrupt=on_corrupt)
-        records = _scan_file(descriptor, scan)
+class BegunFile:
+    """A session's file that is being opened: locked if it is to be written, and read piece by piece through ``scan``."""
+
+    def __init__(self, path: str, mode: Mode, on_corrupt: Corrupt) -> None:
+        """Lock and open, or raise and leave nothing behind. Blocking."""
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            raise SessionNotFoundError("there is no session here; create one, or check the path", path=path) from None
+        self.path = path
+        self.writing = mode == "write"
+        self.scan = LineScan(path=path, on_corrupt=on_corrupt)
+        self.lock = WriterLock.acquire(path + ".lock", 0) if self.writing else None
+        try:
+            self.descriptor = files.open_file(path, writing=self.writing)
+        except BaseException:
+            self._free()
+            raise
+
+    def piece(self, offset: int) -> bytes:
+        """At most 1 MiB from ``offset`` on; nothing at the end."""
+        return os.pread(self.descriptor, _PIECE, offset)
+
+    def records(self) -> Iterator[Record]:
+        """All records, read here and now, with pauses for the event loop's thread. Blocking."""
+        breath = Breath()
+        for piece in pieces(self.descriptor, 0):
+            for record in self.scan.feed(piece):
+                yield record
+                breath.take()
+
+    def finish(self, on_torn_tail: TornTail, records: Sequence[Record]) -> OpenFile:
+        """All is read: decide about bytes without a newline, and whether it may be written. Blocking."""
+        scan, path = self.scan, self.path
         header = _header_of(scan, path)
         tail = scan.tail_warning()
         warnings = [*scan.warnings]
@@ -80,18 +106,17 @@ def open_session_file(
         if tail is not None:
             if on_torn_tail == "raise":
                 raise DamagedSessionError(tail.message, path=path, line=tail.line)
-            if writing and on_torn_tail == "repair" and not scan.bad_lines:
-                warnings.append(_set_tail_aside(path, descriptor, scan))
+            if self.writing and on_torn_tail == "repair" and not scan.bad_lines:
+                warnings.append(_set_tail_aside(path, self.descriptor, scan))
             else:
                 warnings.append(tail)
                 reason = f"{tail.message} (line {tail.line})"
         if scan.bad_lines:
             reason = f"{scan.bad_lines} bad lines were skipped, so the session can only be read"
-        if not writing:
+        if not self.writing:
             reason = reason or "the session was opened for reading; open it with mode='write' to append"
-        if reason and lock is not None:
-            lock.release()  # somebody else may repair it
-            lock = None
+        if reason:
+            self._free()  # somebody else may repair it
         info = StorageInfo(
             header=header,
             writable=not reason,
@@ -100,24 +125,40 @@ def open_session_file(
             place=path,
             read_only_reason=reason,
         )
-        return OpenFile(path, descriptor, scan, lock, info, records)
+        return OpenFile(path, self.descriptor, scan, self.lock, info, records)
+
+    def close(self) -> None:
+        """Opening failed: close the file and free the lock."""
+        os.close(self.descriptor)
+        self._free()
+
+    def _free(self) -> None:
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+
+async def open_session_file(
+    path: str, mode: Mode, on_torn_tail: TornTail, on_corrupt: Corrupt, lock_timeout: float
+) -> OpenFile:
+    """Open and read the whole file; see ``JsonlStorage.open``.
+
+    What waits for the disk is done in a worker; the lines are checked on the event loop, half a millisecond at a time:
+    that is Python's own work, which a thread would only take from the loop, for milliseconds on end.
+    """
+    begun = await open_when_free(
+        lambda: naming(path, lambda: BegunFile(path, mode, on_corrupt)), lock_timeout, undo=BegunFile.close
+    )
+    try:
+        records: list[Record] = []
+        offset = 0
+        while piece := await run_in_worker(partial(naming, path, partial(begun.piece, offset))):
+            offset += len(piece)
+            await in_slices(begun.scan.feed(piece), records.append)
+        return await run_in_worker(lambda: naming(path, lambda: begun.finish(on_torn_tail, records)))
     except BaseException:
-        if descriptor >= 0:
-            os.close(descriptor)
-        if lock is not None:
-            lock.release()
+        await run_in_worker(begun.close)
         raise
-
-
-def _scan_file(descriptor: int, scan: LineScan) -> list[Record]:
-    records: list[Record] = []
-    breath = Breath()
-    for piece in pieces(descriptor, 0):
-        for count, record in enumerate(scan.feed(piece)):
-            records.append(record)
-            if count & 31 == 31:
-                breath.take()
-    return records
 
 
 def _header_of(scan: LineScan, path: str) -> SessionHeader:
@@ -231,7 +272,9 @@ def _remove_uncommitted(path: str) -> None:
         return
     try:
         scan = LineScan(path=path)
-        _scan_file(descriptor, scan)
+        for piece in pieces(descriptor, 0):
+            for _ in scan.feed(piece):
+                pass
     finally:
         os.close(descriptor)
     if scan.header is not None:

@@ -11,10 +11,17 @@ from storage.event_loops import run_in_worker
 from storage.file_lock import WriterLock, open_when_free
 from storage.folder_repository import FolderRepository
 from storage.jsonl import JsonlStorage
-from storage.jsonl_file import delete_session_files, open_session_file, side_files
+from storage.jsonl_file import BegunFile, delete_session_files, side_files
 from storage.protocols import Corrupt, Mode, Record, TornTail
 from storage.repository import Mark, SessionSummary
-from storage.summaries import digest_all, digest_head_and_tail, digest_members, header_in, header_members, summarise
+from storage.summaries import (
+    digest_all,
+    digest_head_and_tail,
+    digest_members,
+    header_in,
+    header_members,
+    summarise,
+)
 
 READ_AT_EACH_END = 64 * 1024
 """Bytes that a listing reads from the beginning, and from the end, of a file."""
@@ -126,12 +133,13 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
             return header_members(header_in(head, whole=whole, path=path))
 
         def look_at_all() -> dict[str, Any]:
-            opened = open_session_file(path, "read", "read_only", "raise")
+            begun = BegunFile(path, "read", "raise")
             try:
-                digest = digest_all(record.data for record in opened.records)
+                digest = digest_all(record.data for record in begun.records())
+                opened = begun.finish("read_only", ())
                 return header_members(opened.info.header) | digest_members(digest, deep=True)
             finally:
-                opened.close()
+                begun.close()
 
         looks = [look_at_ends, look_at_header, look_at_all]
         return summarise(mark.id, path, mark.changed, None, *(looks if deep else looks[:2]))

@@ -29,7 +29,14 @@ from storage.repository import (
     match_prefix,
     namesake_of,
 )
-from storage.summaries import digest_all, digest_members, header_members, parse_time, summarise, time_in
+from storage.summaries import (
+    digest_all,
+    digest_members,
+    header_members,
+    parse_time,
+    summarise,
+    time_in,
+)
 
 _WAIT = 0.01
 

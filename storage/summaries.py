@@ -11,7 +11,12 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from storage.errors import BranchlineError, SessionError, SessionNotFoundError, StorageError
+from storage.errors import (
+    BranchlineError,
+    SessionError,
+    SessionNotFoundError,
+    StorageError,
+)
 from storage.header import SessionHeader, parse_header
 from storage.repository import SessionSummary
 from storage.strict_json import replace_surrogates

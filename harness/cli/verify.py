@@ -81,7 +81,7 @@ async def check(place: Place) -> Report:
 async def _check_session(session: Session, place: Place, report: Report) -> None:
     for warning in session.warnings:
         (report.warnings if warning.code in HARMLESS else report.problems).append(told(warning))
-    if place.root is not None and place.name != session.id:
+    if place.root is not None and session.id not in place.name:
         report.warnings.append(f"the header says {session.id!r}, the file is named {report.session!r}")
     tips: dict[str, None] = {}
     async for entry in all_entries(session):

@@ -92,7 +92,7 @@ class ScriptedModel:
             scripted = next(self._script)
         except StopIteration:
             raise ModelError(
-                f"The script is over: it has {self._given} replies, and this is request {len(self.requests)}."
+                f"The script is over: it had {self._given} to give, and this is request {len(self.requests)}."
                 " Add a reply, or find out who asks once more."
             ) from None
         self._given += 1

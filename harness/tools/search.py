@@ -103,7 +103,7 @@ class Search:
     def _matches(self, text: str, path: str, number: int) -> bool:
         try:
             # The library lets other threads run meanwhile, and gives up on patterns that would take for ever.
-            return self.pattern.search(text, concurrent=True) is not None
+            return self.pattern.search(text, timeout=_SECONDS_A_LINE, concurrent=True) is not None
         except TimeoutError as error:
             raise ToolError(
                 f"the pattern takes too long at {path}:{number}; write it without nested repetitions"

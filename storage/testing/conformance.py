@@ -28,7 +28,9 @@ async def check_storage(opener: StorageOpener, *, seconds_per_clause: float = 60
         print(report)
         report.raise_for_failures()
     """
-    clauses = sorted(CLAUSES, key=lambda clause: (clause.rule[0] != "R", int(clause.rule[1:]) if clause.rule[0] == "R" else 0))
+    clauses = sorted(
+        CLAUSES, key=lambda clause: (clause.rule[0] != "R", int(clause.rule[1:]) if clause.rule[0] == "R" else 0)
+    )
     return ConformanceReport([await _check(clause, Subject(opener), seconds_per_clause) for clause in clauses])
 
 

@@ -30,7 +30,9 @@ async def committed_bytes_come_back(subject: Subject) -> None:
     await run_in_worker(storage.close)
     found = await subject.read_all()
     expect([item.data for item in found] == [item.data for item in records], "other bytes were read than committed")
-    expect([item[:4] for item in found] == [item[:4] for item in records], "seq, id, parent or type differ from the bytes")
+    expect(
+        [item[:4] for item in found] == [item[:4] for item in records], "seq, id, parent or type differ from the bytes"
+    )
 
 
 @clause("R1", "odd texts and a long line come back unchanged")
@@ -79,7 +81,13 @@ async def pages_are_exact(subject: Subject) -> None:
     async def page(after_seq: int, limit: int | None) -> list[int]:
         return [item.seq for item in await run_in_worker(lambda: storage.read(after_seq=after_seq, limit=limit))]
 
-    for after_seq, limit, expected in ((-1, 3, [0, 1, 2]), (2, 4, [3, 4, 5, 6]), (7, None, [8, 9]), (8, 5, [9]), (9, 5, [])):
+    for after_seq, limit, expected in (
+        (-1, 3, [0, 1, 2]),
+        (2, 4, [3, 4, 5, 6]),
+        (7, None, [8, 9]),
+        (8, 5, [9]),
+        (9, 5, []),
+    ):
         found = await page(after_seq, limit)
         expect(found == expected, f"read(after_seq={after_seq}, limit={limit}) gave {found}, not {expected}")
     expect(await page(-1, 2) == [0, 1], "the beginning cannot be read a second time")

@@ -77,7 +77,9 @@ async def failures_are_single(subject: Subject) -> None:
     await last
     await log.aclose()
     found = await subject.read_all()
-    expect([item.id for item in found] == [good.entry_id, last.entry_id], "the others are not there as they were called")
+    expect(
+        [item.id for item in found] == [good.entry_id, last.entry_id], "the others are not there as they were called"
+    )
 
 
 @clause("R8", "600 writes that one caller waits for are all there, in order")

@@ -13,6 +13,7 @@ import pytest
 
 from harness.agent import AgentHarness
 from harness.calls import CANCELLED_WITHIN, CUT_OFF
+from harness.replies import fit_for_record
 from harness.session import Session
 from harness.settings import AgentSettings
 from harness.testing import Reply, ScriptedModel, tool_call
@@ -225,6 +226,18 @@ async def test_arguments_that_json_cannot_hold_are_not_run(session: Session, arg
     harness = AgentHarness(session, model, tools=[good])
     assert (await harness.prompt("Go")).text == "Done."
     assert "were not a JSON object" in (await results(session))["c1"].text
+
+
+def test_a_reply_that_is_fit_for_the_record_shares_nothing() -> None:
+    """What the model still holds of its reply may change without changing what is recorded."""
+    reply = AssistantMessage(content=[TextContent(text="see"), tool_call("good", "c1", items=[1])])
+    fit = fit_for_record(reply, provider="p", model_id="m")
+    assert (fit.provider, fit.model) == ("p", "m")
+    assert reply.provider is None
+    reply.tool_calls[0].arguments["items"].append(2)
+    (reply.content or []).clear()
+    assert fit.text == "see"
+    assert fit.tool_calls[0].arguments == {"items": [1]}
 
 
 async def test_the_reply_that_an_app_holds_is_not_the_records(session: Session) -> None:

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -251,19 +256,62 @@ async def test_calls_that_were_not_begun_say_so(session: Session, way: str) -> N
     ]
 
 
-async def test_an_interrupt_in_a_tool_goes_up(anyio_backend_name: str) -> None:
-    """A KeyboardInterrupt is never a tool's result: the turn is closed as cancelled, and it goes on up."""
-    if anyio_backend_name == "asyncio":
-        pytest.skip("asyncio lets it out of its event loop at once; see the test in a process of its own")
+CHILD = """
+    import sys
+    import anyio
+    from harness.agent import AgentHarness
+    from harness.session import Session
+    from harness.testing import ScriptedModel, tool_call
+    from storage.jsonl import JsonlStorage
 
-    async def interrupted() -> None:
-        raise KeyboardInterrupt
+    place, backend, how = sys.argv[1:]
 
-    async with Session.open(MemoryStorage.create()) as session:
-        harness = AgentHarness(session, ScriptedModel([[tool_call("interrupted", "a")]]), tools=[interrupted])
-        with pytest.raises(KeyboardInterrupt):
-            await harness.prompt("Go")
-        assert (await history(session))[-2:] == [f"error a: {OUTCOME_UNKNOWN}", "turn_end 1 cancelled"]
+    async def quick() -> str:
+        return "quick"
+
+    async def hanging() -> str:
+        await anyio.sleep(0.1)
+        if how == "raised":
+            raise KeyboardInterrupt
+        print("ready", flush=True)
+        await anyio.sleep(30)
+        return "late"
+
+    async def main():
+        async with Session.open(JsonlStorage.create(place)) as session:
+            model = ScriptedModel([[tool_call("quick", "a"), tool_call("hanging", "b")]])
+            await AgentHarness(session, model, tools=[quick, hanging]).prompt("Go")
+
+    try:
+        anyio.run(main, backend=backend)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize("how", ["raised", "signalled"])
+async def test_an_interrupt_goes_up(anyio_backend_name: str, tmp_path: Path, how: str) -> None:
+    """Ctrl-C, or a KeyboardInterrupt of a tool, is no tool's result: the turn is closed, and it leaves the program."""
+    place = tmp_path / "session.jsonl"
+    root = str(Path(__file__).parents[2])
+    child = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(CHILD), str(place), anyio_backend_name, how],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        if how == "signalled":
+            child.send_signal(signal.SIGINT)
+        assert child.wait(20) == 130
+    async with Session.open(JsonlStorage.open(place)) as session:
+        check_well_formed(await session.entries())
+        assert (await history(session))[-3:] == [
+            "result a: quick",
+            f"error b: {OUTCOME_UNKNOWN}",
+            "turn_end 1 cancelled",
+        ]
 
 
 async def test_a_timeout_around_a_turn(session: Session) -> None:

@@ -279,11 +279,12 @@ async def test_a_full_queue_never_shows_in_the_harness(session: Session) -> None
     """With the log's queue full of other writes, the turn flushes and goes on; nobody sees ``QueueFullError``."""
 
     def fill() -> None:
-        try:
-            while True:
-                session.append_custom_entry("filler", "x" * 4_000_000)
-        except QueueFullError:
-            return
+        for size in (4_000_000, 100_000, 3_000, 1):  # until not even the smallest entry fits
+            try:
+                while True:
+                    session.append_custom_entry("filler", "x" * size)
+            except QueueFullError:
+                continue
 
     def answer(request: ModelRequest) -> Any:
         fill()

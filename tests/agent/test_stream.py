@@ -185,3 +185,15 @@ async def test_a_slow_reader_holds_the_turn_back(session: Session) -> None:
                 await anyio.sleep(0.05)
                 assert "assistant stop: Hello" not in await history(session)
     assert (await history(session))[-1] == "turn_end 1 completed"
+
+
+async def test_a_stream_is_for_one_turn(session: Session) -> None:
+    """Entering it again is refused, during its turn and after it."""
+    events = AgentHarness(session, ScriptedModel(["Hello"])).stream("Hi")
+    async with events:
+        with pytest.raises(BusyError, match="entered before"):
+            await events.__aenter__()
+        assert [event async for event in events]
+    with pytest.raises(BusyError, match="entered before"):
+        await events.__aenter__()
+    assert events.reply.text == "Hello"

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from harness.agent import AgentHarness
-from harness.models.protocol import ModelRequest
+from harness.models.protocol import ModelRequest, ToolSchema
 from harness.session import Session
 from harness.settings import AgentSettings
 from harness.testing import ScriptedModel, tool_call
@@ -219,3 +219,43 @@ async def test_idempotency_keys_are_unique_and_given_to_the_tool(session: Sessio
     recorded = [entry.idempotency_key for entry in await session.entries() if isinstance(entry, ToolStartEntry)]
     assert recorded == keys
     assert len(set(keys)) == 2
+
+
+async def test_a_request_can_be_rebuilt_from_the_record(session: Session) -> None:
+    """The header and the entries that a reply names give the very bytes that were sent for it (R26)."""
+    model = ScriptedModel(
+        [["See", tool_call("add", "", a=1, b=2)], "Three.", [tool_call("add", "x", a=2, b=2)], "Four."]
+    )
+    settings = AgentSettings(options={"temperature": 0}, thinking_level="low")
+    harness = AgentHarness(session, model, tools=[add], system_prompt="Count.", settings=settings)
+    await harness.prompt("1 + 2?")
+    await session.append_working_memory("set", "sum", 3)
+    await harness.prompt("2 + 2?")
+    branch = await session.branch()
+    ids = [entry.id for entry in branch]
+    replies = [
+        entry for entry in branch if isinstance(entry, MessageEntry) and isinstance(entry.message, AssistantMessage)
+    ]
+    assert len(replies) == 4
+    for reply, sent in zip(replies, model.requests, strict=True):
+        assert reply.request is not None
+        assert reply.request.shown is not None
+        header = branch[ids.index(reply.request.header_id or "")]
+        assert isinstance(header, RequestHeaderEntry)
+        before = ids[: ids.index(reply.id)]
+        shown: set[str] = set()
+        for run in reply.request.shown:
+            first, last = (next(place for place, name in enumerate(before) if name.startswith(end)) for end in run)
+            shown.update(before[first : last + 1])
+        context = await session.build_context(
+            leaf_id=reply.parent_id,
+            transforms=[lambda entries, shown=shown: [entry for entry in entries if entry.id in shown]],
+        )
+        rebuilt = ModelRequest(
+            system_prompt=header.system_prompt,
+            messages=context.messages,
+            tools=[ToolSchema(**schema) for schema in header.tools or ()],
+            options=header.options or {},
+            thinking_level=header.thinking_level,
+        )
+        assert model.payload(rebuilt) == model.payload(sent)

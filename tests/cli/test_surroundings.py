@@ -136,6 +136,38 @@ def test_an_unreadable_session_is_not_a_missing_one(command: Command, public: Pa
     assert path.read_bytes() == before
 
 
+SMALL_FILES = """
+import os, resource, sys
+size = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def test_a_disk_that_fills_before_the_first_message(command: Command) -> None:
+    """An error before the first message is told, asks no model, and leaves no empty session behind."""
+    with ScriptedServer(["answer", "never asked"]) as server:
+        arguments = ("chat", "hi", "--base-url", server.base_url)
+        assert command(*arguments).code == 0
+        before = command.files()
+        (whole,) = [data for name, data in before.items() if name.endswith(".jsonl")]
+        header, start, _ = whole.split(b"\n", 2)
+        size = len(header) + len(start) + 20
+        ran = subprocess.run(
+            [sys.executable, "-c", SMALL_FILES, str(size), *command.line(*arguments)],
+            env=command.environment({"PYTHONDONTWRITEBYTECODE": "1"}),
+            cwd=command.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 1 and "File too large" in ran.stderr and "Traceback" not in ran.stderr
+        assert len(server.requests) == 1
+    left = {name: data for name, data in command.files().items() if not name.endswith(".lock")}
+    assert left == {name: data for name, data in before.items() if not name.endswith(".lock")}
+
+
 def test_no_ansi_in_a_pipe_even_with_colour_forced(command: Command) -> None:
     """Plain output when it is no terminal, whatever the continuous-integration variables say."""
     command.put(CORRUPT / "00_valid.jsonl")

@@ -22,6 +22,7 @@ from storage.entries import (
     TurnStartEntry,
     WorkingMemoryEntry,
 )
+from storage.entry_path import EntryPath
 from storage.messages import AssistantMessage, Message, TextContent, ToolCall, ToolResultMessage, Usage, UserMessage
 
 TIME = "2026-01-01T00:00:00.000Z"
@@ -34,7 +35,8 @@ def call(call_id: str, name: str = "tool", **arguments: Any) -> ToolCall:
 def reply_message(text: str = "", *calls: str | ToolCall, **more: Any) -> AssistantMessage:
     content: list[Any] = [TextContent(text=text)] if text else []
     content += [one if isinstance(one, ToolCall) else call(one) for one in calls]
-    return AssistantMessage(content=content, timestamp=2, **{"stop_reason": "toolUse" if calls else "stop", **more})
+    members: dict[str, Any] = {"stop_reason": "toolUse" if calls else "stop", **more}
+    return AssistantMessage(content=content, timestamp=2, **members)
 
 
 def result_message(call_id: str, text: str = "done", **more: Any) -> ToolResultMessage:
@@ -44,6 +46,11 @@ def result_message(call_id: str, text: str = "done", **more: Any) -> ToolResultM
 
 def user_message(text: str) -> UserMessage:
     return UserMessage(content=text, timestamp=1)
+
+
+def run(path: EntryPath, **options: Any) -> Projection:
+    """The projection of a path, made at once."""
+    return run_at_once(project(path, **options))
 
 
 class Conversation:
@@ -111,7 +118,7 @@ class Conversation:
         return ListPath(self.entries)
 
     def project(self, **options: Any) -> Projection:
-        return run_at_once(project(self.path, **options))
+        return run(self.path, **options)
 
     def ids(self, **options: Any) -> list[str | None]:
         """The entries shown, by id."""

@@ -160,12 +160,15 @@ def test_custom_entries_are_shown_through_a_projector_only() -> None:
 
 def test_projected_calls_are_answered_too() -> None:
     """R20 holds for what a projector makes; a message of the caller's is copied, and refused if it is no JSON."""
-    mine = [reply_message("", "x", "y"), result_message("x")]
+    reply = reply_message("", "x", "y")
+    mine: list[Message] = [reply, result_message("x")]
     conversation = Conversation().user("u").add(custom("c", 1))
     projection = conversation.project(projectors={"task": lambda entry: mine})
     assert [message.role for message in projection.messages] == ["user", "assistant", "toolResult", "toolResult"]
-    projection.messages[1].content = []
-    assert len(mine[0].tool_calls) == 2
+    copy = projection.messages[1]
+    assert isinstance(copy, AssistantMessage)
+    copy.content = []
+    assert len(reply.tool_calls) == 2
     with pytest.raises(InvalidEntryError, match="details"):
         conversation.project(projectors={"task": lambda entry: result_message("x", details={1, 2})})
 

@@ -18,7 +18,7 @@ from storage.messages import (
     ToolCall,
     ToolResultMessage,
 )
-from tests.compaction.conversation import Conversation, call, user_message
+from tests.compaction.conversation import Conversation, call, run, user_message
 
 
 def results(conversation: Conversation) -> list[tuple[str, str, str | None]]:
@@ -148,7 +148,7 @@ def test_no_empty_text_is_sent(content: Any) -> None:
     user = user_message("x")
     user.content = content
     conversation.message("empty", user)
-    parts = [TextContent(text=content)] if isinstance(content, str) else content
+    parts: Any = [TextContent(text=content)] if isinstance(content, str) else content
     conversation.message("silent", AssistantMessage(content=parts, timestamp=1, stop_reason="stop"))
     conversation.custom_message("note", content)
     assert conversation.ids() == ["u", "a", "r"]
@@ -200,17 +200,16 @@ def test_raw_arguments_are_shown_as_an_empty_object() -> None:
 def test_shell_commands_are_shown_as_a_user_message_that_says_so() -> None:
     """Command, output, and how it ended; excluded ones are not shown."""
     conversation = Conversation()
-    for number, more in enumerate(
-        [
-            {},
-            {"exit_code": 0},
-            {"exit_code": 3},
-            {"cancelled": True},
-            {"truncated": True, "full_output_path": "out.txt"},
-            {"truncated": True},
-            {"exclude_from_context": True},
-        ]
-    ):
+    endings: list[dict[str, Any]] = [
+        {},
+        {"exit_code": 0},
+        {"exit_code": 3},
+        {"cancelled": True},
+        {"truncated": True, "full_output_path": "out.txt"},
+        {"truncated": True},
+        {"exclude_from_context": True},
+    ]
+    for number, more in enumerate(endings):
         conversation.message(f"b{number}", BashExecutionMessage(command="ls -l", output="a.py", timestamp=1, **more))
     conversation.message("silent", BashExecutionMessage(command="true", output=None, timestamp=1))
     shown = conversation.shown()
@@ -266,12 +265,9 @@ def test_what_is_shown_is_made_anew() -> None:
         .compaction("c", retained_tail=[user_message("t")])
     )
     path = conversation.path
-    from compaction.breathing import run_at_once
-    from compaction.projection import project
-
     for options in ({}, {"max_chars": 10_000}):
-        first = run_at_once(project(path, **options))
+        first = run(path, **options)
         copy = [message.model_copy(deep=True) for message in first.messages]
         for message in first.messages:
             message.content = None
-        assert run_at_once(project(path, **options)).messages == copy
+        assert run(path, **options).messages == copy

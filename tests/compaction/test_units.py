@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
@@ -19,7 +20,7 @@ ROUND_TRIP: list[Message] = [
 ]
 
 
-def groups(messages: list[Message]) -> list[tuple[int, ...]]:
+def groups(messages: Sequence[Message]) -> list[tuple[int, ...]]:
     return [unit.indexes for unit in units_of(messages)]
 
 

@@ -122,7 +122,7 @@ async def test_the_end_of_the_script() -> None:
     """One request more than replies is an error with both numbers."""
     model = ScriptedModel(["one"])
     await reply(model)
-    with pytest.raises(ModelError, match=r"it has 1 replies, and this is request 2"):
+    with pytest.raises(ModelError, match=r"it had 1 to give, and this is request 2"):
         await reply(model)
     with ScriptedServer([]) as server, pytest.raises(ModelError, match="script is over"):
         await reply(model_at(server))

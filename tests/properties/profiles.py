@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 LARGE = os.environ.get("BRANCHLINE_HYPOTHESIS", "") == "large"
 
-MAXIMUM_STEPS = 60 if LARGE else 22
+MAXIMUM_STEPS = 60 if LARGE else 30
 """The longest conversation that is drawn."""
 
 

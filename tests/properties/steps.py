@@ -242,9 +242,23 @@ OTHERS = (
 )
 
 
+NOISE = st.one_of(*BRANCHING, *SUMMARIES, *FACTS, *OTHERS)
+
+
+def _exchange(reply: Step, more: list[Step]) -> list[Step]:
+    return [reply, *more]
+
+
+EXCHANGES = st.one_of(
+    st.builds(_exchange, REPLIES, st.lists(st.one_of(ANSWERS, ANSWERS, ANSWERS, *FACTS[:2], _steps("user")), max_size=6)),
+    st.builds(_exchange, _steps("turn_start"), st.lists(st.one_of(*CONVERSATION, FACTS[0]), max_size=6)),
+)
+
+
 def conversations(*, max_steps: int) -> st.SearchStrategy[list[Step]]:
-    """Steps of every kind, with conversation, answers and branching more often than the rest."""
-    kinds = st.one_of(*CONVERSATION, *CONVERSATION, *BRANCHING, *SUMMARIES, *FACTS, *OTHERS)
-    short = st.lists(kinds, min_size=1, max_size=8)
-    long = st.lists(kinds, min_size=max_steps // 2, max_size=max_steps)  # drawn lists are mostly near their least size
-    return st.one_of(short, long)
+    """Steps of every kind: exchanges of a reply and its answers, turns, and everything else in between."""
+    one = st.one_of(*CONVERSATION, NOISE, NOISE).map(lambda step: [step])
+    pieces = st.one_of(one, EXCHANGES)
+    short = st.lists(pieces, min_size=1, max_size=4)
+    long = st.lists(pieces, min_size=max_steps // 4, max_size=max_steps // 2)  # lists are mostly near their least size
+    return st.one_of(short, long).map(lambda drawn: [step for piece in drawn for step in piece][:max_steps])

@@ -129,7 +129,7 @@ def test_a_fork_shows_what_the_original_shows(
 @examples(40)
 @given(steps=conversations(max_steps=MAXIMUM_STEPS), pick=st.integers(0, 60))
 def test_building_a_context_changes_nothing_and_says_the_same_twice(loop: str, steps: list[Step], pick: int) -> None:
-    """R20 deterministically; R11: what a caller does to a context reaches neither the store nor the next context."""
+    """R20 deterministically, also through transforms that change nothing; R11: what a caller does to a context stays there."""
 
     async def run() -> None:
         async with Session.open(MemoryStorage.create()) as session:
@@ -138,8 +138,10 @@ def test_building_a_context_changes_nothing_and_says_the_same_twice(loop: str, s
             leaf = entries[pick % len(entries)]["id"] if entries else None
             first = await session.build_context(leaf_id=leaf)
             before = plain_of(first)
+            same = await session.build_context(leaf_id=leaf, transforms=[list], projectors={"app": lambda _: []})
+            assert plain_of(same) == before
             for message in first.messages:
-                message.content = []  # pyright: ignore[reportAttributeAccessIssue]
+                message.content = "spoiled"  # pyright: ignore[reportAttributeAccessIssue]
             first.entry_ids.clear()
             first.messages.clear()
             assert plain_of(await session.build_context(leaf_id=leaf)) == before

@@ -17,6 +17,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from storage import file_lock
 from storage.errors import SessionLockedError, StorageError
 from storage.file_lock import WriterLock, lock_owner, open_when_free
 
@@ -172,6 +173,44 @@ def test_the_lock_of_a_deleted_session_is_not_taken_by_who_waited(path: str) -> 
     with pytest.raises(SessionLockedError):
         WriterLock.acquire(path)
     got[0].release()
+
+
+def test_a_lock_file_that_vanishes_as_it_is_locked(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted between opening and locking: the lock that is got is the one on the file that is there."""
+    original = file_lock._open
+    opened = 0
+
+    def opening(place: str) -> int:
+        nonlocal opened
+        descriptor = original(place)
+        opened += 1
+        if opened == 1:
+            os.unlink(place)
+        return descriptor
+
+    monkeypatch.setattr(file_lock, "_open", opening)
+    lock = WriterLock.acquire(path)
+    assert opened == 2
+    with pytest.raises(SessionLockedError):
+        WriterLock.acquire(path)
+    lock.release()
+
+
+def test_a_lock_file_that_keeps_vanishing(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That ends in an error, not in a loop."""
+    monkeypatch.setattr(file_lock, "_is_at", lambda *_: False)
+    with pytest.raises(StorageError, match="again and again"):
+        WriterLock.acquire(path, math.inf)
+
+
+def test_release_frees_copies_of_the_handle(path: str) -> None:
+    """A child between fork and exec has a copy of the handle: giving the lock up does not wait for it to be closed."""
+    lock = WriterLock.acquire(path)
+    assert lock._descriptor is not None
+    copy = os.dup(lock._descriptor)
+    lock.release()
+    WriterLock.acquire(path).release()
+    os.close(copy)
 
 
 def test_remove_leaves_a_file_that_is_not_ours(path: str) -> None:
