@@ -65,6 +65,7 @@ RESULTS = (
     ("What files are in the docs folder?", "list", "docs", "design.md\nindex.md", "design.md"),
     ("Which files are in the folder data?", "list", "data", "a.csv\nb.csv", "b.csv"),
 )
+FAILED = "requests that failed: a call that was no JSON after all"
 
 
 @dataclass
@@ -87,9 +88,10 @@ async def measure(model: LocalModel, counts: Counts) -> None:
             async with model.stream(ModelRequest(None, messages, tools)) as events:
                 async for event in events:
                     if isinstance(event, ReplyFinished):
+                        counts.add(FAILED, False)
                         return event.message
         except ModelError:
-            counts.add("failed (no JSON after all)", True)
+            counts.add(FAILED, True)
         return AssistantMessage(content=[])
 
     for questions, name in ((FILES, "read"), (FOLDERS, "list")):

@@ -17,6 +17,8 @@ from storage.messages import AssistantMessage, Message, ToolResultMessage, UserM
 _OURS = b'{"seq":'
 _KEY = b'"message":'
 _REQUEST = b',"request":{'
+_REQUEST_BYTES = 1000
+"""How far from the end the request is looked for; one that is longer takes the long way."""
 _BACKSLASH = 0x5C
 _OTHER_ESCAPES = re.compile(rb"\\[u/]")
 """Escapes that we write seldom or never, and others for what we write raw."""
@@ -43,7 +45,7 @@ def recorded_message(line: bytes) -> tuple[Message, int] | None:
     if reader is None:
         return None
     message: Message | None = None
-    if role == _REPLY and (end := data.rfind(_REQUEST)) > 0:
+    if role == _REPLY and (end := data.rfind(_REQUEST, -_REQUEST_BYTES)) > 0:
         # A reply names its request behind the message. If that was found inside the message, what is left is no JSON.
         message = _read(reader, data[:end])
         if message is not None:

@@ -15,6 +15,7 @@ from compaction.selection import Selection
 from compaction.sendable import as_user_message, clean_user, is_blank, replace_content
 from compaction.shown_unit import Shown, ShownUnit
 from compaction.timestamps import milliseconds_of
+from storage.decode import decode_entry
 from storage.entries import (
     BranchSummaryEntry,
     ContextEditEntry,
@@ -69,9 +70,9 @@ class Walk:
                 if perf_counter() > breath.due:
                     yield None
                     breath.taken()
-                kind = path.entry_type(position)
+                kind, entry_id, line = path.glance(position)
                 if kind == "message":
-                    if position not in given and (unit := self._at(position)) is not None:
+                    if position not in given and (unit := self._from_line(position, entry_id, line)) is not None:
                         yield unit
                 elif kind in types:
                     yield from self._from_other(position, path.entry(position))
@@ -99,14 +100,14 @@ class Walk:
         self._given.add(position)
         if position < 0:
             return self._unit(position, self._tail_id, self._selection.tail[position], None)
-        return self._at(position)
+        _, entry_id, line = self._path.glance(position)
+        return self._from_line(position, entry_id, line)
 
-    def _at(self, position: int) -> ShownUnit | None:
-        """The unit that begins with the message at ``position``."""
-        path = self._path
-        read = recorded_message(path.line(position))
+    def _from_line(self, position: int, entry_id: str, line: bytes) -> ShownUnit | None:
+        """The unit that begins with the message in the line of a ``message`` entry."""
+        read = recorded_message(line)
         if read is None:
-            entry = path.entry(position)
+            entry = decode_entry(line)
             if not isinstance(entry, MessageEntry):
                 return None
             message, chars = entry.message, None
@@ -114,7 +115,6 @@ class Walk:
             message, chars = read
         if self._edits and self._edits[-1] > position:
             self._read_edits(position)
-        entry_id = path.entry_id(position)
         if self._replacements and entry_id in self._replacements:
             return self._edited(position, entry_id, message)
         return self._unit(position, entry_id, message, chars)

@@ -6,6 +6,7 @@ it, and only then shows it. What it returns is decoded anew from the committed b
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import partial
@@ -71,6 +72,8 @@ class EntryLog:
         self._last_id: str | None = None
         self._last_json = b"null"
         self._reading = anyio.Lock()
+        self._reader = threading.Lock()
+        """Held in a worker: closing waits for a read that was cancelled but has not ended yet."""
         self._read_only = _read_only_reason(storage, index)
 
     @classmethod
@@ -307,11 +310,20 @@ class EntryLog:
             index = self.index
             while True:
                 after = len(index) - 1
-                records = await run_in_worker(partial(self.storage.read, after_seq=after, limit=_PAGE))
+                records = await run_in_worker(partial(self._read_more, after))
+                self._check_usable()
                 if not records:
                     break
                 await in_slices(records, index.add)
         return index.warnings[before:]
+
+    def _read_more(self, after_seq: int) -> Sequence[Record]:
+        with self._reader:
+            return [] if self._closed else self.storage.read(after_seq=after_seq, limit=_PAGE)
+
+    def _close(self, close: Callable[[], None]) -> None:
+        with self._reader:
+            close()
 
     async def aclose(self, *, close: Callable[[], None] | None = None) -> None:
         """Write what is queued, and close the storage, whatever happens. Idempotent. ``close``: instead of the storage's own.
@@ -326,14 +338,13 @@ class EntryLog:
             if self._taint is None:
                 await _Awaitable(self._queue.drain_stubbornly)
         finally:
-            await run_in_worker(close or self.storage.close)
+            await run_in_worker(partial(self._close, close or self.storage.close))
         self._raise_unseen()
 
     def _raise_unseen(self) -> None:
         unseen = self._queue.unseen
         if unseen:
-            write = unseen[0]
-            error = write.error
+            error = next(iter(unseen)).error
             unseen.clear()
             if error is not None:
                 raise error

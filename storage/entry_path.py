@@ -38,6 +38,10 @@ class EntryPath(Protocol):
         """The message's role; "" for other types."""
         ...
 
+    def glance(self, position: int) -> tuple[str, str, bytes]:
+        """Type, id and committed bytes at once: a walk over many entries asks for all three."""
+        ...
+
     def size(self, position: int) -> int:
         """Bytes of the committed line."""
         ...
@@ -160,6 +164,11 @@ class IndexedPath:
 
     def role(self, position: int) -> str:
         return self._index.kind(self._seq(position))[1]
+
+    def glance(self, position: int) -> tuple[str, str, bytes]:
+        index = self._index
+        seq = self._seq(position)
+        return index.kind(seq)[0], index.names[seq], index.line(seq)
 
     def size(self, position: int) -> int:
         return len(self._index.line(self._seq(position)))

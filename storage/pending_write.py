@@ -133,8 +133,8 @@ class PendingWrite:
             self._queue.awaited -= len(wakes)
             for wake in wakes:
                 wake()
-        elif error is not None:
-            self._queue.unseen.append(self)
+        if error is not None:
+            self._queue.unseen[self] = None  # until somebody is told: who only drains is not
 
     @property
     def error(self) -> BaseException | None:

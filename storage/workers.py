@@ -44,7 +44,12 @@ def submit(job: Callable[[], Any]) -> None:
     try:
         worker = _idle.pop()
     except IndexError:
-        worker = _Worker()
+        try:
+            worker = _Worker()
+        except RuntimeError:
+            # The system gives no more threads. A pause of the event loop is better than that nobody ever settles the job.
+            job()
+            return
     worker.jobs.put(job)
 
 

@@ -86,7 +86,7 @@ class WriteQueue:
         self._batch: Batch | None = None
         self.awaited = 0
         """How many tasks wait for a write that is not settled."""
-        self.unseen: list[PendingWrite] = []
+        self.unseen: dict[PendingWrite, None] = {}
         """Writes that failed while nobody waited for them: ``flush`` raises the first."""
         self.pump = loop.protect(self._start_batch)
         """Commit one batch, if none is under way."""
@@ -137,8 +137,7 @@ class WriteQueue:
 
     def seen_failure(self, write: PendingWrite, error: BaseException) -> BaseException:
         """Somebody was told that ``write`` failed."""
-        if write in self.unseen:
-            self.unseen.remove(write)
+        self.unseen.pop(write, None)
         return error
 
     def fail_queued(self, cause: BaseException) -> None:

@@ -40,15 +40,23 @@ def add(a: int, b: int) -> int:
 
 async def test_one_turn_at_a_time(session: Session) -> None:
     """A second prompt while one runs is refused and writes nothing; afterwards the next one works."""
-    harness = AgentHarness(session, ScriptedModel([Reply("slow", delay=0.05), "Fine."]))
+    asked, tried = anyio.Event(), anyio.Event()
+
+    async def answer_slowly(_: ModelRequest) -> str:
+        asked.set()
+        await tried.wait()
+        return "slow"
+
+    harness = AgentHarness(session, ScriptedModel([answer_slowly, "Fine."]))
     refused: list[str] = []
 
     async def again() -> None:
-        await anyio.sleep(0.02)
+        await asked.wait()
         for attempt in (harness.prompt("second"), harness.aclose()):
             with pytest.raises(BusyError, match="a turn is running") as caught:
                 await attempt
             refused.append(caught.value.code)
+        tried.set()
 
     async with anyio.create_task_group() as group:
         group.start_soon(again)

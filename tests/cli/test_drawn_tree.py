@@ -53,6 +53,12 @@ def test_active_path_goes_straight_down() -> None:
     ]
 
 
+def test_the_active_path_wins_over_the_longer_one() -> None:
+    """Where one is goes straight on, however much lies on the branch that was left later."""
+    entries = [user("r", None), user("here", "r"), user("x", "r"), user("y", "x"), user("z", "y")]
+    assert [line.split(" user")[0] for line in drawn(entries, "here")] == ["* r", "|-o x", "| o y", "| o z", "* here"]
+
+
 def test_a_branch_of_a_branch() -> None:
     """Nested branches go one step further in each, and the longer one goes straight on."""
     entries = [
@@ -152,6 +158,10 @@ def test_indentation_stays_small() -> None:
     for number in range(1, 3000):
         comb += [user(f"side{number}", str(number - 1)), user(str(number), str(number - 1))]
     assert max(line.index("o") for line in drawn(comb, "2999") if "o" in line[:40]) <= 2
+    late = [user("0", None), user("left", "0"), user("here", "0")]
+    for number in range(1, 1000):
+        late += [user(str(number), "left" if number == 1 else str(number - 1)), user(f"side{number}", str(number))]
+    assert max(line.count("| ") for line in drawn(late, "here")) <= 2
     rng = random.Random(7)
     entries = [user("0", None)] + [user(str(n), str(rng.randrange(max(0, n - 5), n))) for n in range(1, 2000)]
     assert max(line.count("| ") for line in drawn(entries, "1999")) <= 12

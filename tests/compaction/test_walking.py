@@ -27,9 +27,9 @@ class CountingPath(ListPath):
         super().__init__(entries)
         self.looked_at: list[int] = []
 
-    def line(self, position: int) -> bytes:
+    def glance(self, position: int) -> tuple[str, str, bytes]:
         self.looked_at.append(position)
-        return super().line(position)
+        return super().glance(position)
 
     def entry(self, position: int) -> Entry:
         self.looked_at.append(position)

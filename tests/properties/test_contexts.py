@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import EntryFileStorage, JsonlStorage, MemoryStorage, Session, SessionStorage
+from harness import EntryFileStorage, JsonlStorage, MemoryStorage, Session, SessionStorage, TextContent
 from tests.properties.growing import grow, learn_placeholder, plain_of, raw_entries
 from tests.properties.judging import Judge
 from tests.properties.profiles import LARGE, MAXIMUM_STEPS, examples
@@ -141,7 +141,10 @@ def test_building_a_context_changes_nothing_and_says_the_same_twice(loop: str, s
             same = await session.build_context(leaf_id=leaf, transforms=[list], projectors={"app": lambda _: []})
             assert plain_of(same) == before
             for message in first.messages:
-                message.content = "spoiled"  # pyright: ignore[reportAttributeAccessIssue]
+                if isinstance(message.content, list):  # pyright: ignore[reportAttributeAccessIssue]
+                    message.content.append(TextContent(text="spoiled"))
+                else:
+                    message.content = "spoiled"  # pyright: ignore[reportAttributeAccessIssue]
             first.entry_ids.clear()
             first.messages.clear()
             assert plain_of(await session.build_context(leaf_id=leaf)) == before

@@ -188,7 +188,7 @@ async def test_search_gives_up_on_patterns_that_never_end(tmp_path: Path) -> Non
         with pytest.raises(ToolError, match="takes too long at file:2"):
             await call(search_tool(tmp_path), pattern="(x+x+)+y")
         group.cancel_scope.cancel()
-    assert ticks > 20
+    assert ticks > 5
 
 
 async def test_search_leaves_out_what_is_too_large_or_not_readable(tmp_path: Path) -> None:

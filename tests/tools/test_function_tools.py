@@ -279,9 +279,10 @@ async def test_a_cancelled_thread_is_told() -> None:
         stopped.set()
 
     made = tool(work)
-    with anyio.move_on_after(0.05):
-        await made.execute([], ToolContext())
-    assert begun.is_set()
+    async with anyio.create_task_group() as group:
+        group.start_soon(made.execute, [], ToolContext())
+        assert await anyio.to_thread.run_sync(begun.wait, 10)
+        group.cancel_scope.cancel()
     assert await anyio.to_thread.run_sync(stopped.wait, 5)
 
 

@@ -145,7 +145,7 @@ def test_what_cannot_be_read_is_told(root: Path, path: str, says: str) -> None:
     with pytest.raises(ToolError, match=says) as caught:
         read(root, path)
     assert str(root) not in caught.value.message
-    assert time.perf_counter() - begun < 1
+    assert time.perf_counter() - begun < 5
 
 
 def test_devices_and_sockets_are_refused(root: Path) -> None:
