@@ -68,14 +68,18 @@ def select(path: EntryPath) -> Selection:
 def transformed(
     selection: Selection, transforms: Sequence[Transform], breath: Breath
 ) -> Generator[None, None, Selection]:
-    """The selection after the caller's transforms, in order. Decodes everything that is selected."""
+    """The selection after the caller's transforms, in order. Decodes everything that is selected.
+
+    They see one compaction, the one that counts, first; older ones among the kept entries are not shown to them either.
+    """
     entries: list[Entry] = [] if selection.compaction is None else [selection.compaction]
     for stretch in selection.stretches:
         for position in stretch:
             if breath.is_due():
                 yield
                 breath.taken()
-            entries.append(selection.path.entry(position))
+            if selection.path.entry_type(position) != "compaction":
+                entries.append(selection.path.entry(position))
     for transform in transforms:
         entries = list(transform(entries))
     compaction = next((entry for entry in reversed(entries) if isinstance(entry, CompactionEntry)), None)

@@ -113,16 +113,7 @@ def create_folder(folder: str, header: SessionHeader, records: Sequence[Record],
 
 def make_parents(folder: str) -> list[str]:
     """Make ``folder`` and those above it (0700), where they are missing; the folders whose names changed by that."""
-    changed: list[str] = []
-    missing = folder
-    while not os.path.isdir(missing):
-        missing = os.path.dirname(missing)
-        changed.append(missing)
-    if changed:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        for made in [folder, *changed[:-1]]:
-            os.chmod(made, 0o700)  # makedirs gives its mode to the last one only
-    return changed
+    return [os.path.dirname(made) for made in files.create_folders(folder)]
 
 
 def _check_free(folder: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, cast, get_args
 
@@ -30,7 +30,7 @@ from storage.index import NONE, EntryIndex
 from storage.line_parts import json_or_null, json_text, read_back
 from storage.messages import Message
 from storage.pending_write import CheckedWrite, PendingWrite
-from storage.protocols import Record, SessionStorage, SessionWarning
+from storage.protocols import Indexed, Record, SessionStorage, SessionWarning
 from storage.strict_json import encode_model
 from storage.write_queue import WriteQueue, failure
 
@@ -64,6 +64,7 @@ class EntryLog:
         self.inline = info.inline
         self.commit = storage.commit
         self._names = info.ids_are_file_names
+        self._mixed_case = _mixed_case(index.names) if self._names else {}
         self._place = info.place or None
         self._loop = loop
         self._queue = WriteQueue(loop, self)
@@ -84,14 +85,15 @@ class EntryLog:
         storage is not closed then; who opened it does that.
         """
         loop = current_loop()
-        foreign = storage.info.header.branchline is None
-        index = EntryIndex(foreign=foreign)
+        index = storage.take_index() if isinstance(storage, Indexed) else None
+        if index is None:
+            index = EntryIndex(foreign=storage.info.header.branchline is None)
         while True:
             after = len(index) - 1
             records = await run_in_worker(partial(storage.read, after_seq=after, limit=_PAGE))
             if not records:
                 break
-            await in_slices(records, index.add)
+            await in_slices(_added(index, records))
         return cls(storage, loop, index)
 
     @property
@@ -192,6 +194,7 @@ class EntryLog:
         leaf = index.leaf_id
         records: list[Record] = []
         new: set[str] = set()
+        new_names: dict[str, str] = {}
         failed: list[PendingWrite] = []
         for write in writes:
             parent = leaf if write.parent_id is LEAF else write.parent_id
@@ -204,6 +207,20 @@ class EntryLog:
                     )
                 )
                 continue
+            if self._names:
+                name = entry_id.lower()
+                twin = new_names.get(name) or self._mixed_case.get(name) or (name if name in ids else None)
+                if twin is not None:
+                    failed.append(write)
+                    write.settle(
+                        InvalidEntryError(
+                            f"the id {entry_id!r} differs only in case from {twin!r}, and not every file system can hold "
+                            "both; choose another id",
+                            path=self._place,
+                            entry_id=entry_id,
+                        )
+                    )
+                    continue
             if write.check is not None:
                 try:
                     write.check()
@@ -229,6 +246,8 @@ class EntryLog:
             self._last_id, self._last_json = entry_id, write.id_json
             records.append(Record(seq, entry_id, parent, write.kind, line, write.facts))
             new.add(entry_id)
+            if self._names:
+                new_names[entry_id.lower()] = entry_id
             seq += 1
             leaf = write.facts.target if write.kind == "leaf" else entry_id
         for write in failed:
@@ -240,6 +259,8 @@ class EntryLog:
         add = self.index.add
         for record in records:
             add(record)
+        if self._names:
+            self._mixed_case.update(_mixed_case([record.id for record in records]))
 
     def taint(self, error: BaseException) -> None:
         """Nobody knows what the store holds now: no I/O is tried again, and everything raises this first error."""
@@ -266,12 +287,15 @@ class EntryLog:
         lines = self.index.lines
         entries: list[Entry] = []
 
-        def take(seq: int) -> None:
-            line = lines[seq]
-            if line is not None:
-                entries.append(decode_entry(line))
+        def decode() -> Iterator[None]:
+            for count, seq in enumerate(places):
+                line = lines[seq]
+                if line is not None:
+                    entries.append(decode_entry(line))
+                if not count & 15:
+                    yield
 
-        await in_slices(places, take)
+        await in_slices(decode())
         return entries
 
     async def path(self, leaf_id: str | object | None = LEAF) -> IndexedPath:
@@ -314,7 +338,7 @@ class EntryLog:
                 self._check_usable()
                 if not records:
                     break
-                await in_slices(records, index.add)
+                await in_slices(_added(index, records))
         return index.warnings[before:]
 
     def _read_more(self, after_seq: int) -> Sequence[Record]:
@@ -381,6 +405,18 @@ class EntryLog:
                 source=self,
                 stacklevel=1,
             )
+
+
+def _added(index: EntryIndex, records: Sequence[Record]) -> Iterator[None]:
+    for count, record in enumerate(records):
+        index.add(record)
+        if not count & 15:
+            yield
+
+
+def _mixed_case(names: Iterable[str]) -> dict[str, str]:
+    """The names that are not in lower case, by their lower case."""
+    return {name.lower(): name for name in names if name != name.lower()}
 
 
 def _read_only_reason(storage: SessionStorage, index: EntryIndex) -> str | None:

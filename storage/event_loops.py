@@ -158,12 +158,11 @@ async def run_in_worker(function: Callable[[], T], *, undo: Callable[[T], object
     return cast("T", call.result)
 
 
-async def in_slices(items: Iterable[T], consume: Callable[[T], object]) -> None:
-    """``consume`` each of ``items`` on the event loop, which gets its turn after each half millisecond of that."""
+async def in_slices(work: Iterable[object]) -> None:
+    """Do ``work``, which pauses every few steps, on the event loop; that gets its turn after each half millisecond."""
     until = time.perf_counter() + SLICE_SECONDS
-    for count, item in enumerate(items):
-        consume(item)
-        if count & 15 == 15 and time.perf_counter() > until:
+    for _ in work:
+        if time.perf_counter() > until:
             await anyio.lowlevel.checkpoint()
             until = time.perf_counter() + SLICE_SECONDS
 

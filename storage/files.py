@@ -5,6 +5,7 @@ Files are made 0600 and folders 0700: a transcript is as secret as what was said
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -22,17 +23,28 @@ def open_file(path: str, *, writing: bool) -> int:
     return os.open(path, flags | os.O_CLOEXEC | _BINARY)
 
 
-def create_folder(path: str) -> None:
-    """A new folder, and those above it. Raises ``FileExistsError`` if the last one is there already."""
-    parent = os.path.dirname(os.path.abspath(path))
-    if not os.path.isdir(parent):
-        os.makedirs(parent, mode=0o700, exist_ok=True)
-    os.mkdir(path, 0o700)
+def create_folders(path: str) -> list[str]:
+    """``path`` and the folders above it, as far as they are missing, each 0700; those that were made, topmost first."""
+    missing: list[str] = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    missing.reverse()
+    for folder in missing:
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+    return missing
 
 
 def write(descriptor: int, data: bytes | memoryview) -> int:
-    """One ``write`` call; the number of bytes that the kernel took, which may be fewer."""
-    return os.write(descriptor, data)
+    """One ``write`` call; the number of bytes that the kernel took, which may be fewer. Raises ``OSError`` if it took none."""
+    count = os.write(descriptor, data)
+    if count == 0 and len(data):
+        raise OSError(errno.EIO, "the system wrote nothing, and named no error")
+    return count
 
 
 def truncate(descriptor: int, length: int) -> None:

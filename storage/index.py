@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from storage.decode import parse_record
 from storage.errors import BrokenPathError, DamagedSessionError, EntryNotFoundError
@@ -16,6 +16,8 @@ from storage.protocols import NO_FACTS, Facts, Record, SessionWarning
 
 NONE = -1
 """No entry: the parent of a root."""
+
+_NOT_HERE = -3
 
 BROKEN = -2
 """A parent that is missing or comes later."""
@@ -59,7 +61,7 @@ class EntryIndex:
 
     def __init__(self, *, foreign: bool = False) -> None:
         """``foreign``: the file has no ``branchline`` header, so the first entry's missing parent makes it a root."""
-        self._foreign = foreign
+        self.foreign = foreign
         self.ids: dict[str, int] = {}
         self.names: list[str] = []
         self.lines: list[bytes | None] = []
@@ -106,59 +108,63 @@ class EntryIndex:
                     entry_id=entry_id,
                 )
             facts = record.facts or NO_FACTS
-        lines = self.lines
-        if seq != len(lines):
+        if seq != len(self.lines):
             self._fill_gap(seq, line)
-        if entry_id in self.ids:
+        ids = self.ids
+        if entry_id in ids:
             raise DamagedSessionError(
                 f"invalid session record at line {line or seq + 2}: the id {entry_id!r} was used before, by entry "
-                f"{self.ids[entry_id]}; nothing was changed",
+                f"{ids[entry_id]}; nothing was changed, and opening with on_corrupt='skip' shows the rest",
                 line=line,
                 entry_id=entry_id,
             )
-        if parent_id is None:
-            parent = NONE
-        else:
-            known = self.ids.get(parent_id)
-            parent = self._missing_parent(parent_id, entry_id, line) if known is None else known
+        parent = NONE if parent_id is None else ids.get(parent_id, _NOT_HERE)
+        if parent == _NOT_HERE:
+            parent = self._missing_parent(cast("str", parent_id), entry_id, line)
         if entry_id == self._root_parent:
             self._break_root(entry_id)
-        self.ids[entry_id] = seq
-        self.names.append(entry_id)
-        lines.append(data)
-        self.parents.append(parent)
-        self.depths.append(self.depths[parent] + 1 if parent >= 0 else 0)
-        key = (kind, facts.role)
-        number = self._kind_numbers.get(key)
-        if number is None:
-            number = self._kind_numbers[key] = len(self._kind_names)
-            self._kind_names.append(key)
-        self._kinds.append(number)
         if parent >= 0:
-            above = self._state_numbers[parent]
+            depth = self.depths[parent] + 1
+            number = self._state_numbers[parent]
+            opener = self.openers[parent]
         else:
-            above = 0 if parent == NONE else len(self._states)
-            if parent == BROKEN:
-                self._states.append(ROOT._replace(broken=seq))
-        state = self._states[above]
-        opener = self.openers[parent] if parent >= 0 else NONE
-        if kind == "message" and facts.role == "user":
+            depth = 0
+            number = 0 if parent == NONE else self._new_state(ROOT._replace(broken=seq))
+            opener = NONE
+        role = facts.role
+        state = self._states[number]
+        if kind == "message" and role == "user":
             if state.turn == NONE or opener < state.turn:
                 opener = seq
-        else:
+        elif kind != "message" or facts.model is not None or role == "system" or facts.unknown:
             if kind == "turn_start":
                 opener = NONE
             changed = self._next_state(state, seq, kind, facts)
             if changed is not state:
-                above = len(self._states)
-                self._states.append(changed)
-        self._state_numbers.append(above)
+                number = self._new_state(changed)
+        ids[entry_id] = seq
+        self.names.append(entry_id)
+        self.lines.append(data)
+        self.parents.append(parent)
+        self.depths.append(depth)
         self.openers.append(opener)
+        self._state_numbers.append(number)
+        key = (kind, role)
+        self._kinds.append(self._kind_numbers[key] if key in self._kind_numbers else self._new_kind(key))
         if kind == "leaf":
             self._move_leaf(facts.target, entry_id, line)
         else:
             self.leaf_id = entry_id
             self.leaf_broken = None
+
+    def _new_state(self, state: State) -> int:
+        self._states.append(state)
+        return len(self._states) - 1
+
+    def _new_kind(self, key: tuple[str, str]) -> int:
+        number = self._kind_numbers[key] = len(self._kind_names)
+        self._kind_names.append(key)
+        return number
 
     def _fill_gap(self, seq: int, line: int | None) -> None:
         if seq < len(self.lines):
@@ -169,9 +175,10 @@ class EntryIndex:
             self.parents.append(BROKEN)
             self.depths.append(0)
             self.openers.append(NONE)
-            self._kinds.append(self._kind_numbers.setdefault(("", ""), len(self._kind_names)))
-            if len(self._kind_names) < len(self._kind_numbers):
-                self._kind_names.append(("", ""))
+            nothing = ("", "")
+            self._kinds.append(
+                self._kind_numbers[nothing] if nothing in self._kind_numbers else self._new_kind(nothing)
+            )
             self._state_numbers.append(0)
 
     def _break_root(self, parent_id: str) -> None:
@@ -184,7 +191,7 @@ class EntryIndex:
         self.broken.insert(0, (self.names[root], parent_id, line))
 
     def _missing_parent(self, parent_id: str, entry_id: str, line: int | None) -> int:
-        if self._foreign and not self.ids and parent_id != entry_id:
+        if self.foreign and not self.ids and parent_id != entry_id:
             self.root_with_parent = len(self.lines)
             self._root_parent = parent_id
             self.warnings.append(

@@ -14,7 +14,6 @@ from storage import files
 from storage.copying import renumbered
 from storage.errors import (
     CommitFailed,
-    DamagedSessionError,
     SessionExistsError,
     SessionNotFoundError,
     StaleSessionError,
@@ -23,6 +22,7 @@ from storage.errors import (
 from storage.event_loops import Breath, run_in_worker
 from storage.file_lock import open_when_free
 from storage.header import new_header
+from storage.index import EntryIndex
 from storage.jsonl_file import (
     OpenFile,
     create_session_file,
@@ -45,10 +45,15 @@ class JsonlStorage:
 
     def __init__(self, opened: OpenFile, durability: Durability) -> None:
         """Use ``create``, ``open`` or ``open_or_create``."""
-        self._path, self._descriptor, self._scan, self._lock, self._info, records = opened
+        self._path = opened.path
+        self._descriptor = opened.descriptor
+        self._scan = opened.scan
+        self._lock = opened.lock
+        self._info = opened.info
+        self._index = opened.index
         self._durable = durability == "fsync"
-        self._loaded: deque[Record] = deque(records)
-        """What opening has read, until the log asks for it."""
+        self._loaded: deque[Record] = deque()
+        """What was read and not asked for yet."""
         self._writing = self._info.writable
         self._next_seq = self._scan.seq
         status = os.fstat(self._descriptor)
@@ -152,8 +157,13 @@ class JsonlStorage:
         """The file's absolute path."""
         return self._path
 
+    def take_index(self) -> EntryIndex | None:
+        """What opening has read, indexed, for the one who asks first."""
+        index, self._index = self._index, None
+        return index
+
     def read(self, *, after_seq: int = -1, limit: int | None = None) -> Sequence[Record]:
-        """The records after ``after_seq``. What opening has read is handed out once, then the file is looked at again."""
+        """The records after ``after_seq``. Behind the last one a reader looks at the file anew."""
         loaded = self._loaded
         if loaded and loaded[0].seq > after_seq:
             count = len(loaded) if limit is None else min(limit, len(loaded))
@@ -165,33 +175,28 @@ class JsonlStorage:
     def _read_new(self, limit: int | None) -> Sequence[Record]:
         """What another process appended since; the tail is read again from the last accepted newline."""
         self._check_still_there()
-        scan = self._scan
+        scan = self._scan.copy()  # after a failure one begins where one stood: a line may be seen while it is written
         scan.tail = b""
+        found: list[Record] = []
         breath = Breath()
-        try:
-            for piece in pieces(self._descriptor, scan.accepted):
-                for record in scan.feed(piece):
-                    self._loaded.append(record)
-                    breath.take()
-        except DamagedSessionError:
-            # A line that is being written this moment may be seen half; whoever asks again reads it from its beginning.
-            self._scan = _scan_to(self._descriptor, self._next_seq, scan)
-            raise
+        for piece in pieces(self._descriptor, scan.accepted):
+            for _ in scan.feed(piece, found.append):
+                breath.take()
+        self._scan = scan
         self._next_seq = scan.seq
-        count = len(self._loaded) if limit is None else min(limit, len(self._loaded))
-        return [self._loaded.popleft() for _ in range(count)]
+        self._loaded.extend(found)
+        return self.read(after_seq=found[0].seq - 1, limit=limit) if found else []
 
     def _read_again(self, after_seq: int, limit: int | None) -> Sequence[Record]:
         self._check_still_there()
-        scan = LineScan(path=self._path, on_corrupt="skip" if self._scan.bad_lines else "raise")
+        scan = LineScan(path=self._path, on_corrupt="skip" if self._scan.skips else "raise")
         found: list[Record] = []
+        breath = Breath()
         for piece in pieces(self._descriptor, 0):
-            for record in scan.feed(piece):
-                if record.seq > after_seq:
-                    found.append(record)
-                    if len(found) == limit:
-                        return found
-        return found
+            for _ in scan.feed(piece, found.append):
+                breath.take()
+        wanted = [record for record in found if record.seq > after_seq]
+        return wanted if limit is None else wanted[:limit]
 
     def _check_still_there(self) -> None:
         status = os.fstat(self._descriptor)
@@ -316,15 +321,3 @@ class JsonlStorage:
 
 def _absolute(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.fspath(path))
-
-
-def _scan_to(descriptor: int, seq: int, old: LineScan) -> LineScan:
-    """A scan that stands before entry ``seq``, as the old one did before it met a bad line."""
-    scan = LineScan(path=old._path, on_corrupt="skip" if old.bad_lines else "raise")  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-    for piece in pieces(descriptor, 0):
-        for line in piece.splitlines(keepends=True):
-            for _ in scan.feed(line):
-                pass
-            if scan.seq >= seq and scan.header is not None:
-                return scan
-    return scan

@@ -6,8 +6,9 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from storage import files
 from storage.errors import (
@@ -20,6 +21,7 @@ from storage.errors import (
 from storage.event_loops import Breath, in_slices, run_in_worker
 from storage.file_lock import WriterLock, open_when_free
 from storage.header import SessionHeader
+from storage.index import EntryIndex
 from storage.line_scan import LineScan, is_blank
 from storage.protocols import (
     Corrupt,
@@ -36,7 +38,8 @@ T = TypeVar("T")
 _PIECE = 1024 * 1024
 
 
-class OpenFile(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OpenFile:
     """A session's file, open: how far it was read, what was found, and the writer's lock, if it may be written."""
 
     path: str
@@ -44,7 +47,8 @@ class OpenFile(NamedTuple):
     scan: LineScan
     lock: WriterLock | None
     info: StorageInfo
-    records: Sequence[Record]
+    index: EntryIndex | None = None
+    """What opening has read, indexed; ``None`` where nothing was read because it was just written."""
 
     def close(self) -> None:
         """Close the file and free the lock."""
@@ -69,13 +73,15 @@ class BegunFile:
     """A session's file that is being opened: locked if it is to be written, and read piece by piece through ``scan``."""
 
     def __init__(self, path: str, mode: Mode, on_corrupt: Corrupt) -> None:
-        """Lock and open, or raise and leave nothing behind. Blocking."""
+        """Lock and open, or raise and leave nothing behind. Blocking. Behind a symlink it is the real file that is locked."""
+        path = os.path.realpath(path)
         try:
             os.stat(path)
         except FileNotFoundError:
             raise SessionNotFoundError("there is no session here; create one, or check the path", path=path) from None
         self.path = path
         self.writing = mode == "write"
+        self.index = EntryIndex()
         self.scan = LineScan(path=path, on_corrupt=on_corrupt)
         self.lock = WriterLock.acquire(path + ".lock", 0) if self.writing else None
         try:
@@ -88,15 +94,29 @@ class BegunFile:
         """At most 1 MiB from ``offset`` on; nothing at the end."""
         return os.pread(self.descriptor, _PIECE, offset)
 
+    def read_piece(self, data: bytes) -> Iterator[None]:
+        """Check and index the next bytes; pauses after every few lines."""
+        scan, index = self.scan, self.index
+        offset = 0
+        while scan.header is None and (end := data.find(b"\n", offset) + 1):
+            yield from scan.feed(data[offset:end], index.add)
+            offset = end
+        if not len(index) and scan.header is not None:
+            index.foreign = scan.header.branchline is None
+        yield from scan.feed(data[offset:] if offset else data, index.add)
+
     def records(self) -> Iterator[Record]:
         """All records, read here and now, with pauses for the event loop's thread. Blocking."""
         breath = Breath()
+        found: list[Record] = []
         for piece in pieces(self.descriptor, 0):
-            for record in self.scan.feed(piece):
-                yield record
+            for _ in self.scan.feed(piece, found.append):
                 breath.take()
+                yield from found
+                found.clear()
+        yield from found
 
-    def finish(self, on_torn_tail: TornTail, records: Sequence[Record]) -> OpenFile:
+    def finish(self, on_torn_tail: TornTail) -> OpenFile:
         """All is read: decide about bytes without a newline, and whether it may be written. Blocking."""
         scan, path = self.scan, self.path
         header = _header_of(scan, path)
@@ -125,7 +145,7 @@ class BegunFile:
             place=path,
             read_only_reason=reason,
         )
-        return OpenFile(path, self.descriptor, scan, self.lock, info, records)
+        return OpenFile(path, self.descriptor, scan, self.lock, info, self.index)
 
     def close(self) -> None:
         """Opening failed: close the file and free the lock."""
@@ -150,12 +170,11 @@ async def open_session_file(
         lambda: naming(path, lambda: BegunFile(path, mode, on_corrupt)), lock_timeout, undo=BegunFile.close
     )
     try:
-        records: list[Record] = []
         offset = 0
         while piece := await run_in_worker(partial(naming, path, partial(begun.piece, offset))):
             offset += len(piece)
-            await in_slices(begun.scan.feed(piece), records.append)
-        return await run_in_worker(lambda: naming(path, lambda: begun.finish(on_torn_tail, records)))
+            await in_slices(begun.read_piece(piece))
+        return await run_in_worker(lambda: naming(path, lambda: begun.finish(on_torn_tail)))
     except BaseException:
         await run_in_worker(begun.close)
         raise
@@ -218,7 +237,7 @@ def create_session_file(
 ) -> OpenFile:
     """Write everything to a temporary file beside ``path``, sync it, and link it to its name, which must be free."""
     folder, name = os.path.split(path)
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    made = files.create_folders(folder)
     if os.path.lexists(path) and not replace_empty:
         raise SessionExistsError("there is something here already; open it, or choose another place", path=path)
     lock = WriterLock.acquire(path + ".lock", 0)
@@ -239,12 +258,13 @@ def create_session_file(
             ) from None
         os.unlink(temporary)
         if durability == "fsync":
-            files.sync_folder(folder)
+            for changed in (folder, *map(os.path.dirname, made)):
+                files.sync_folder(changed)
         scan = LineScan(path=path)
         scan.header = header
         scan.seq = len(records)
         info = StorageInfo(header=header, writable=True, inline=True, place=path)
-        return OpenFile(path, descriptor, scan, lock, info, records)
+        return OpenFile(path, descriptor, scan, lock, info)
     except BaseException:
         if descriptor >= 0:
             os.close(descriptor)
@@ -273,7 +293,7 @@ def _remove_uncommitted(path: str) -> None:
     try:
         scan = LineScan(path=path)
         for piece in pieces(descriptor, 0):
-            for _ in scan.feed(piece):
+            for _ in scan.feed(piece, lambda _: None):
                 pass
     finally:
         os.close(descriptor)

@@ -136,7 +136,7 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
             begun = BegunFile(path, "read", "raise")
             try:
                 digest = digest_all(record.data for record in begun.records())
-                opened = begun.finish("read_only", ())
+                opened = begun.finish("read_only")
                 return header_members(opened.info.header) | digest_members(digest, deep=True)
             finally:
                 begun.close()

@@ -7,6 +7,7 @@ is no line end, and a multi-byte character may lie across two reads. Blank lines
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from typing import Any
 
 from storage.decode import facts_of, parse_entry
@@ -25,14 +26,14 @@ def is_blank(data: bytes) -> bool:
 
 
 class LineScan:
-    """Takes the bytes of a session piece by piece; gives back records, and keeps what has no newline yet.
+    """Takes the bytes of a session piece by piece, hands on its records, and keeps what has no newline yet.
 
     It goes on from where it stands, so the same scan reads what another process appends later.
     """
 
     def __init__(self, *, path: str | None = None, on_corrupt: Corrupt = "raise") -> None:
         self._path = path
-        self._skip = on_corrupt == "skip"
+        self.skips = on_corrupt == "skip"
         self.header: SessionHeader | None = None
         self.tail = b""
         """The bytes after the last newline."""
@@ -44,62 +45,57 @@ class LineScan:
         """The place of the next entry."""
         self.warnings: list[SessionWarning] = []
         self.bad_lines = 0
-        self._ids: set[str] = set()
         self._strict_seq = False
         self._last_id = ""
 
-    def feed(self, data: bytes) -> Iterator[Record]:
-        """The records in ``data``, which continues what was fed before.
+    def copy(self) -> LineScan:
+        """Another scan that stands at the same place."""
+        other = copy(self)
+        other.warnings = [*self.warnings]
+        return other
 
-        Raises ``DamagedSessionError`` and ``UnsupportedVersionError`` naming the line; with ``on_corrupt="skip"`` a bad
-        line becomes a warning, keeps its place, and leaves a gap in ``seq``.
+    def feed(self, data: bytes, add: Callable[[Record], object]) -> Iterator[None]:
+        """``add`` the records in ``data``, which continues what was fed before; pauses after every few.
+
+        Raises ``DamagedSessionError`` and ``UnsupportedVersionError`` naming the line; ``add`` may raise the first of
+        them too, for a duplicate id. With ``on_corrupt="skip"`` a bad line becomes a warning, keeps its place, and
+        leaves a gap in ``seq``.
         """
         lines = (self.tail + data).split(b"\n") if self.tail else data.split(b"\n")
         self.tail = lines.pop()
-        ids = self._ids
+        path = self._path
         for line in lines:
-            self.line += 1
+            self.line = number = self.line + 1
             self.accepted += len(line) + 1
             if line[-1:] == b"\r":
                 line = line[:-1]  # noqa: PLW2901 - CRLF
             if not line or line.isspace():
                 continue
             if self.header is None:
-                self.header = parse_header(line.removeprefix(_BOM) if self.line == 1 else line, path=self._path)
+                self.header = parse_header(line.removeprefix(_BOM) if number == 1 else line, path=path)
                 self._strict_seq = self.header.branchline is not None
                 continue
             seq = self.seq
             self.seq = seq + 1
             try:
-                entry = parse_entry(line, self._path, self.line)
-                entry_id = entry.id
-                if entry_id in ids:
-                    self._refuse_duplicate(entry_id)
+                entry = parse_entry(line, path, number)
                 if entry.seq != seq:
                     self._check_place(seq, entry.seq)
+                parent_id = entry.parent_id
+                if parent_id == self._last_id:
+                    # One string instead of two for nearly every entry: a third of the index's memory.
+                    parent_id = self._last_id
+                self._last_id = entry_id = entry.id
+                # Made as ``Record._make`` does it: this line runs for every entry of every session that is opened.
+                add(_make(Record, (seq, entry_id, parent_id, entry.type, line, facts_of(entry), number)))
             except DamagedSessionError as error:
-                if not self._skip:
+                error.path = error.path or path
+                if not self.skips:
                     raise
                 self.bad_lines += 1
-                self.warnings.append(SessionWarning("bad_line", error.message.split("; nothing was")[0], self.line))
-                continue
-            ids.add(entry_id)
-            parent_id = entry.parent_id
-            if parent_id == self._last_id:
-                # One string instead of two for nearly every entry: a third of the index's memory.
-                parent_id = self._last_id
-            self._last_id = entry_id
-            # Made as ``Record._make`` does, without its detour: this line runs for every entry of every session opened.
-            yield _make(Record, (seq, entry_id, parent_id, entry.type, line, facts_of(entry), self.line))
-
-    def _refuse_duplicate(self, entry_id: str) -> None:
-        raise DamagedSessionError(
-            f"invalid session record at line {self.line}: the id {entry_id!r} was used by an earlier entry; "
-            "nothing was changed, and opening with on_corrupt='skip' shows the rest",
-            path=self._path,
-            line=self.line,
-            entry_id=entry_id,
-        )
+                self.warnings.append(SessionWarning("bad_line", error.message.split("; nothing was")[0], number))
+            if not seq & 15:
+                yield
 
     def _check_place(self, seq: int, given: int | None) -> None:
         if given is None:
@@ -124,7 +120,7 @@ class LineScan:
 
     def tail_warning(self) -> SessionWarning | None:
         """What to say of bytes without a newline; ``None`` if there are none but white space."""
-        if is_blank(self.tail):
+        if not self.tail.strip(b" \t\r\n"):  # behind other white space, what is appended would be no JSON
             return None
         return SessionWarning(
             "unterminated_tail",

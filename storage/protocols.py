@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from storage.header import SessionHeader
+
+if TYPE_CHECKING:
+    from storage.index import EntryIndex
 
 Durability = Literal["fsync", "os"]
 """``"fsync"``: what was acknowledged survives power loss. ``"os"``: it survives a killed process."""
@@ -118,6 +121,15 @@ class Deletable(Protocol):
 
     def delete(self) -> None:
         """Close and delete. Nothing of the session is left. Raises ``OSError``."""
+        ...
+
+
+@runtime_checkable
+class Indexed(Protocol):
+    """**Protocol:** a storage that indexed its records while it was opened, so that nobody has to go over them again."""
+
+    def take_index(self) -> EntryIndex | None:
+        """The index, once; ``None`` if there is none, or somebody has it."""
         ...
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from storage.header import SessionHeader
+from storage.index import EntryIndex
 from storage.line_scan import LineScan
 from storage.protocols import Corrupt, Record, SessionWarning
 
@@ -25,6 +26,14 @@ def recover_jsonl(data: bytes, *, on_corrupt: Corrupt = "raise") -> RecoveredSes
     The rule is tiny-pi's.
     """
     scan = LineScan(on_corrupt=on_corrupt)
-    records = list(scan.feed(data))
+    index = EntryIndex()
+    records: list[Record] = []
+
+    def add(record: Record) -> None:
+        index.add(record)
+        records.append(record)
+
+    for _ in scan.feed(data, add):
+        pass
     tail = scan.tail_warning()
     return RecoveredSession(scan.header, records, [*scan.warnings, *([tail] if tail else [])])

@@ -27,10 +27,10 @@ from harness.cli.conversation import Conversation, ConversationSettings
 from harness.cli.failures import DONE, INTERRUPTED, CommandLineError, Terminated, message
 from harness.cli.plain_text import given_text
 from harness.cli.screen import Screen
-from harness.cli.shelf import ROOT_VARIABLE, Place, find_file, find_session, places_in, sessions_root
+from harness.cli.shelf import ROOT_VARIABLE, Place, expanded, find_file, find_session, places_in, sessions_root
 from harness.cli.turn_screen import TurnScreen
 from harness.events import AgentEvent
-from storage.errors import ModelError
+from storage.errors import BudgetError, ModelError
 
 _PATIENCE_SECONDS = 0.5
 """A stop that takes longer is told, and how to leave without waiting."""
@@ -60,7 +60,7 @@ def run_chat(screen: Screen, options: ChatOptions) -> int:
     place = _existing_place(options, root)
     if options.at is not None and place is None:
         raise CommandLineError("--at names an entry of a session: give the session with --session or --file")
-    new_file = options.file.expanduser() if options.file is not None else None
+    new_file = expanded(options.file) if options.file is not None else None
     settings = ConversationSettings(
         place=place,
         root=root,
@@ -68,7 +68,7 @@ def run_chat(screen: Screen, options: ChatOptions) -> int:
         at=given_text(options.at) if options.at is not None else None,
         model=options.model,
         base_url=options.base_url,
-        model_file=options.model_file,
+        model_file=expanded(options.model_file) if options.model_file is not None else None,
         cwd=_working_folder(options.cwd),
         tools=options.tools,
         max_chars=options.max_chars,
@@ -84,6 +84,11 @@ def run_chat(screen: Screen, options: ChatOptions) -> int:
                     _loop(screen, portal, conversation)
                 else:
                     _take_turn(screen, portal, conversation, prompt)
+        except (ModelError, BudgetError):
+            # The question is on record; whoever asks again may not want it there.
+            if conversation.asked_from is not None:
+                screen.note(f"to leave this question out, go on with --at {conversation.asked_from}")
+            raise
         finally:
             if conversation.began:
                 screen.note(_how_to_go_on(conversation, options, root))
@@ -95,13 +100,18 @@ def _existing_place(options: ChatOptions, root: Path) -> Place | None:
         raise CommandLineError("--session and --file both name a session: give one of them")
     if options.session is not None:
         return find_session(options.session, root)
-    if options.file is not None and options.file.expanduser().exists():
-        return find_file(options.file)
-    return None
+    if options.file is None:
+        return None
+    path = expanded(options.file)
+    is_new = not path.exists() or (path.is_file() and path.stat().st_size == 0)
+    return None if is_new else find_file(path)
 
 
 def _working_folder(given: Path | None) -> Path:
-    folder = given.expanduser() if given is not None else Path.cwd()
+    try:
+        folder = expanded(given) if given is not None else Path.cwd()
+    except FileNotFoundError as error:
+        raise CommandLineError("the current folder is gone; give another one with --cwd") from error
     if not folder.is_dir():
         raise CommandLineError(f"--cwd {folder} is no folder")
     return folder.resolve()
@@ -132,7 +142,7 @@ def _loop(screen: Screen, portal: BlockingPortal, conversation: Conversation) ->
             _take_turn(screen, portal, conversation, prompt)
         except KeyboardInterrupt:
             screen.note("stopped; the turn is recorded as cancelled")
-        except ModelError as error:
+        except (ModelError, BudgetError) as error:
             screen.fail(message(error))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 import anyio
@@ -14,6 +13,7 @@ from harness.cli.drawn_context import ContextFacts, LeftOut, ShownMessage, draw_
 from harness.cli.entry_ids import ShortIds
 from harness.cli.entry_lines import SPOKEN, describe, describe_message, kind_of
 from harness.cli.failures import DONE
+from harness.cli.json_facts import json_facts
 from harness.cli.plain_text import preview
 from harness.cli.reading import named_entry, open_to_read, told
 from harness.cli.screen import Screen
@@ -32,7 +32,7 @@ def run_context(
     place = find_session_or_file(given, sessions_root(root))
     facts, path_ids, warnings = anyio.run(_look, place, at, max_chars, max_tokens)
     if screen.as_json:
-        screen.show_json(asdict(facts))
+        screen.show_json(json_facts(facts))
     else:
         for line in draw_context(facts, short=ShortIds(path_ids)):
             screen.show(line)

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import anyio
 
@@ -15,6 +15,7 @@ from compaction.state import ModelChoice
 from harness.agent import AgentHarness
 from harness.cli.failures import naming
 from harness.cli.model_choice import choose_model
+from harness.cli.plain_text import given_text
 from harness.cli.reading import all_entries, named_entry, open_to_read, storage_at, told
 from harness.cli.shelf import Place
 from harness.events import AgentEvent
@@ -28,6 +29,8 @@ from storage.jsonl_repository import JsonlRepository
 
 SYSTEM_PROMPT: Final = "You are a helpful assistant. Answer briefly and exactly."
 WITH_TOOLS: Final = " With your tools you can read the files below the folder {cwd}; look there before you guess."
+
+T = TypeVar("T")
 
 Tell = Callable[[AgentEvent | None], None]
 """Takes each event of a turn, and ``None`` when there are no more."""
@@ -69,6 +72,9 @@ class Conversation:
         self._model: ChatModel | None = None
         self._created = False
         self._asked = False
+        self._cwd = given_text(str(settings.cwd))
+        self.asked_from: str | None = None
+        """The leaf that the last prompt was asked from; ``None`` at the beginning of a session."""
         self.place = settings.place
         self.remarks: list[str] = []
         """What to tell the person before the first turn: repairs and warnings."""
@@ -124,19 +130,17 @@ class Conversation:
         try:
             with scope:
                 if self._harness is None:
-                    self._session = await self._create(self._stack)
-                    self._harness = await self._begin(self._session, self._expect_model(), self._stack)
+                    # Some milliseconds, and not to be cancelled half-way: what is made is to be found again below.
+                    with anyio.CancelScope(shield=True):
+                        self._session = await self._create(self._stack)
+                    self._harness = await self._begin(_there(self._session), _there(self._model), self._stack)
                 self._asked = True
+                self.asked_from = self._session.leaf_id if self._session is not None else None
                 async with self._harness.stream(prompt) as events:
                     async for event in events:
                         tell(event)
         finally:
             tell(None)
-
-    def _expect_model(self) -> ChatModel:
-        if self._model is None:
-            raise RuntimeError("the conversation was not entered")
-        return self._model
 
     async def _open(self, place: Place, stack: AsyncExitStack) -> Session:
         storage = storage_at(place, mode="write", on_torn_tail="repair")
@@ -145,8 +149,8 @@ class Conversation:
         if not session.writable:
             raise ReadOnlySessionError(session.log.read_only_reason or "it takes no more entries")
         began_in = session.header.cwd
-        if began_in and self._settings.tools and Path(began_in) != self._settings.cwd:
-            self.remarks.append(f"the session began in {began_in}; its tools now work in {self._settings.cwd}")
+        if began_in and self._settings.tools and began_in != self._cwd:
+            self.remarks.append(f"the session began in {began_in}; its tools now work in {self._cwd}")
         if await session.recover():
             self.remarks.append("the last turn was cut off; that is recorded, and nothing of it is repeated")
         return session
@@ -164,9 +168,9 @@ class Conversation:
         settings = self._settings
         try:
             if settings.new_file is not None:
-                storage = await JsonlStorage.create(settings.new_file, cwd=settings.cwd)
+                storage = await JsonlStorage.open_or_create(settings.new_file, cwd=self._cwd)
             else:
-                storage = await JsonlRepository(settings.root).create(cwd=settings.cwd)
+                storage = await JsonlRepository(settings.root).create(cwd=self._cwd)
         except StorageError as error:
             error.message += "; choose another place, with --root, BRANCHLINE_HOME or --file"
             raise
@@ -182,7 +186,7 @@ class Conversation:
             session,
             model,
             tools=workspace_tools(settings.cwd) if settings.tools else (),
-            system_prompt=SYSTEM_PROMPT + (WITH_TOOLS.format(cwd=settings.cwd) if settings.tools else ""),
+            system_prompt=SYSTEM_PROMPT + (WITH_TOOLS.format(cwd=self._cwd) if settings.tools else ""),
             settings=AgentSettings(
                 max_chars=settings.max_chars, max_tokens=settings.max_tokens, working_directory=settings.cwd
             ),
@@ -196,6 +200,12 @@ def recorded_model(session: Session) -> ModelChoice | None:
     seq = index.ids.get(session.leaf_id) if session.leaf_id is not None else None
     model = index.model_at(seq) if seq is not None else None
     return ModelChoice(*model) if model is not None else None
+
+
+def _there(value: T | None) -> T:
+    if value is None:
+        raise RuntimeError("the conversation was not entered")
+    return value
 
 
 async def _has_message(session: Session) -> bool:

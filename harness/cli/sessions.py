@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
 from harness.cli.failures import DONE
+from harness.cli.json_facts import json_facts
 from harness.cli.screen import Line, Screen, Span
 from harness.cli.shelf import sessions_root
 from storage.entry_file_repository import EntryFileRepository
@@ -33,7 +33,7 @@ def run_sessions(screen: Screen, *, root: Path | None, deep: bool) -> int:
     summaries = anyio.run(_summaries, folder, deep)
     for summary in summaries:
         if screen.as_json:
-            screen.show_json(_facts(summary))
+            screen.show_json(json_facts(summary))
         else:
             screen.show(_line(summary))
     if not summaries:
@@ -73,13 +73,3 @@ def _line(summary: SessionSummary) -> Line:
 
 def _local(time: datetime) -> str:
     return f"{time.astimezone():%Y-%m-%d %H:%M}"
-
-
-def _facts(summary: SessionSummary) -> dict[str, Any]:
-    facts = {_camel(name): value for name, value in asdict(summary).items()}
-    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in facts.items()}
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)

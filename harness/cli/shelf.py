@@ -38,12 +38,26 @@ class Place:
 
 
 def sessions_root(given: Path | None) -> Path:
-    """The folder that holds the sessions."""
+    """The folder that holds the sessions. Raises ``CommandLineError`` where the system names no folder for data."""
     if given is not None:
-        return given.expanduser()
+        return expanded(given)
     from platformdirs import user_data_path
 
-    return user_data_path("branchline", appauthor=False) / "sessions"
+    try:
+        root = user_data_path("branchline", appauthor=False) / "sessions"
+    except RuntimeError:
+        root = Path("~")
+    if not root.is_absolute():  # older versions of platformdirs leave the ~ where there is no home
+        raise CommandLineError(f"you have no home folder to keep sessions in; give one with --root or {ROOT_VARIABLE}")
+    return root
+
+
+def expanded(path: Path) -> Path:
+    """``path`` with a leading ``~`` put in full. Raises ``CommandLineError`` for a home that is not known."""
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise CommandLineError(f"{path}: this home folder is not known; write the path in full") from error
 
 
 def places_in(root: Path) -> list[Place]:
@@ -98,7 +112,7 @@ def find_session_or_file(given: str, root: Path) -> Place:
 
 def find_file(path: Path) -> Place:
     """The session in the file, or folder of entry files, at ``path``. Raises ``SessionNotFoundError``."""
-    path = path.expanduser()
+    path = expanded(path)
     if not path.exists():
         raise SessionNotFoundError("there is no such file", path=str(path))
     if path.is_dir() and not (path / "metadata.json").exists():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
 
-from pydantic import BaseModel
-
 from harness.cli.entry_lines import describe_call
+from harness.cli.json_facts import json_facts
 from harness.cli.plain_text import NeutralStream, preview
 from harness.cli.screen import Screen, Span
 from harness.events import AgentEvent, MessageFinished, ToolFinished, ToolProgress, ToolStarted
@@ -89,16 +87,6 @@ class TurnScreen:
 
 
 def facts_of(event: AgentEvent) -> dict[str, Any]:
-    """An event as JSON: ``type`` is its name in lower case with underscores, its fields are in camelCase."""
+    """An event as JSON: ``type`` is its name in lower case with underscores, and its fields follow."""
     kind = _CAPITAL.sub("_", type(event).__name__).lower()
-    members = {_camel(each.name): _json_value(getattr(event, each.name)) for each in dataclasses.fields(event)}
-    return {"type": kind, **members}
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
-
-
-def _json_value(value: Any) -> Any:
-    return value.model_dump(by_alias=True, exclude_unset=True) if isinstance(value, BaseModel) else value
+    return {"type": kind, **json_facts(event)}

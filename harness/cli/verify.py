@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 
 from harness.cli.failures import DONE, FAILED, message, reason
+from harness.cli.json_facts import json_facts
 from harness.cli.reading import all_entries, open_to_read, told
 from harness.cli.screen import Screen, Span
 from harness.cli.shelf import Place, find_session_or_file, places_in, sessions_root
@@ -108,7 +109,7 @@ async def _check_session(session: Session, place: Place, report: Report) -> None
 
 def _show(screen: Screen, report: Report) -> None:
     if screen.as_json:
-        screen.show_json({**asdict(report), "ok": report.ok})
+        screen.show_json({**json_facts(report), "ok": report.ok})
         return
     verdict = Span("ok", "green") if report.ok else Span("damaged" if report.opened else "cannot be read", "bold red")
     checked = f": {report.bytes:,} bytes"

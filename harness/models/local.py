@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import anyio
@@ -63,7 +64,9 @@ class LocalModel:
         is_smollm2 = model_file is None or file.name.startswith("SmolLM2-135M-Instruct")
         if chat_template is None and is_smollm2:
             chat_template = SMOLLM2_TEMPLATE.read_text("utf-8")
-        self._options = {**(SMOLLM2_OPTIONS if is_smollm2 else {}), **(options or {})}
+        self.options: Mapping[str, Any] = MappingProxyType(
+            {**(SMOLLM2_OPTIONS if is_smollm2 else {}), **(options or {})}
+        )
         self._timeouts = timeouts or Timeouts()
         self._server = LocalServer(
             LocalSettings(self.model_file, self.model_id, context_window, threads, chat_template, start_timeout)
@@ -81,7 +84,7 @@ class LocalModel:
 
     def payload(self, request: ModelRequest) -> bytes:
         """The body that goes out (see ``ChatModel``). Needs no running server."""
-        return openai_payload(self.model_id, request, defaults=self._options)
+        return openai_payload(self.model_id, request, defaults=self.options)
 
     async def start(self) -> None:
         """Start the server and wait until it answers. A cancelled start goes on, for the next request or ``aclose``.
@@ -137,7 +140,7 @@ class LocalModel:
                 api_key=api_key,
                 provider=self.provider,
                 context_window=self.context_window,
-                options=self._options,
+                options=self.options,
                 timeouts=self._timeouts,
                 retry=RetryPolicy(retries=0),
             )

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Any, Self
 
 import anyio
@@ -108,7 +109,7 @@ class OpenAIChatModel:
         self.provider = provider
         self.context_window = context_window
         self._url = _endpoint(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_BASE_URL)
-        self._options = dict(options or {})
+        self.options: Mapping[str, Any] = MappingProxyType(dict(options or {}))
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
         self._include_usage = include_usage
@@ -146,7 +147,7 @@ class OpenAIChatModel:
         return openai_payload(
             self.model_id,
             request,
-            defaults=self._options,
+            defaults=self.options,
             include_usage=include_usage,
             return_reasoning_to=self.provider if self._return_reasoning else None,
         )
@@ -201,8 +202,8 @@ class OpenAIChatModel:
     async def _begin(self, stack: AsyncExitStack, body: bytes) -> tuple[ChunkStream, Mapping[str, Any] | None]:
         """Send the body and wait for the first chunk. What fails here may be tried again; nobody has seen anything."""
         try:
+            client = await self._connected_client()
             with anyio.fail_after(self._timeouts.first_event):
-                client = await self._connected_client()
                 response = await stack.enter_async_context(
                     client.stream(
                         "POST",

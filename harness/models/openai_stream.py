@@ -73,7 +73,6 @@ class ChunkStream:
         if not self._is_whole:
             # It is an event stream, whatever it is called; and those are UTF-8, whatever they are said to be.
             response.headers["content-type"] = "text/event-stream"
-            response.encoding = "utf-8"
         self._events = EventSource(response).aiter_sse()
 
     async def aclose(self) -> None:

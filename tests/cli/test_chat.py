@@ -134,6 +134,18 @@ def test_a_failing_model_keeps_the_question(command: Command) -> None:
     assert command("verify").code == 0
 
 
+def test_a_failed_question_can_be_left_out(command: Command) -> None:
+    """After a failed turn the way to go on without its question is told, and works."""
+    with ScriptedServer(["one", HttpAnswer(400, {"error": {"message": "no"}}), "two"]) as server:
+        model = ("--base-url", server.base_url)
+        command("chat", "first", *model)
+        failed = command("chat", "-s", "last", "too much", *model)
+        place = re.search(r"--at (\S+)$", failed.err, re.MULTILINE)
+        assert failed.code == 1 and place is not None
+        assert command("chat", "-s", "last", "--at", place[1], "second", *model).out == "two\n"
+    assert texts(server.requests[2].messages) == [("user", "first"), ("assistant", "one"), ("user", "second")]
+
+
 def test_a_server_that_is_not_there(command: Command) -> None:
     """No connection is one line."""
     ran = command("chat", "hi", "--base-url", "http://127.0.0.1:9/v1", "--model", "x")
@@ -172,6 +184,9 @@ def test_a_session_in_a_file_of_ones_own(command: Command) -> None:
             assert command("chat", "--file", "own.jsonl", prompt, "--base-url", server.base_url).code == 0
     assert len(server.requests[1].messages) >= 3
     assert command.files() == {}
+    (command.folder / "empty.jsonl").touch()
+    with ScriptedServer(["three"]) as server:
+        assert command("chat", "--file", "empty.jsonl", "hi", "--base-url", server.base_url).out == "three\n"
     assert "second" in command("tree", "own.jsonl").out
 
 

@@ -77,7 +77,7 @@ def test_what_is_shown_is_what_is_sent(command: Command) -> None:
     assert sum(row["chars"] for row in facts["shown"]) == facts["chars"]
     assert all(row["tokens"] > 0 for row in facts["shown"]) and facts["tokens"] > 0
     assert facts["tools"] == ["read", "list", "search"] and facts["model"] == "openai/default"
-    assert facts["left_out"] == []
+    assert facts["leftOut"] == []
     assert "note.txt" in command("context").out
 
 
@@ -95,8 +95,8 @@ def test_over_the_budget_is_told(command: Command) -> None:
     assert "question 0" in ran.out.partition("left out")[2] and "(over the budget)" in ran.out
     assert "answer 3" in ran.out.partition("left out")[0]
     (facts,) = command("context", "made", "--max-chars", "500", "--json").rows
-    assert facts["chars"] <= 500 == facts["max_chars"]
-    assert len(facts["shown"]) + len(facts["left_out"]) == 8
+    assert facts["chars"] <= 500 == facts["maxChars"]
+    assert len(facts["shown"]) + len(facts["leftOut"]) == 8
     too_small = command("context", "made", "--max-chars", "10")
     assert too_small.code == 1 and "--max-chars is 10" in too_small.error
 
@@ -114,7 +114,7 @@ def test_what_a_summary_stands_for_is_told(command: Command) -> None:
 
     make(command, fill)
     (facts,) = command("context", "made", "--json").rows
-    assert [(row["text"], row["why"]) for row in facts["left_out"]] == [
+    assert [(row["text"], row["why"]) for row in facts["leftOut"]] == [
         ("first", "summarised"),
         ("old answer", "summarised"),
         ("lost: a result", "a result without its call"),

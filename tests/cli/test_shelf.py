@@ -125,3 +125,14 @@ def test_default_root_is_in_the_user_data_folder(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HOME", str(tmp_path))
     assert sessions_root(None).is_relative_to(tmp_path) and sessions_root(None).name == "sessions"
     assert sessions_root(Path("~/x")) == tmp_path / "x"
+
+
+def test_without_a_home_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no home, no folder named ``~`` is made in its stead."""
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(CommandLineError, match="--root"):
+        sessions_root(None)
+    monkeypatch.undo()
+    with pytest.raises(CommandLineError, match="not known"):
+        sessions_root(Path("~nobody-of-that-name/x"))

@@ -31,12 +31,19 @@ def test_text_that_the_locale_lacks(command: Command, locale: dict[str, str]) ->
     assert drawn.code == 0 and drawn.out.splitlines()[2].startswith("* ") and "(here)" in drawn.out
 
 
-def test_a_label_and_a_path_in_a_c_locale(command: Command, tmp_path: Path) -> None:
-    """Names with letters beyond ASCII work as folder and as what is looked for."""
+def test_folders_in_a_c_locale(command: Command, tmp_path: Path) -> None:
+    """Folders with letters beyond ASCII work, and are recorded with their letters."""
     root = tmp_path / "sitzungen-ü"
+    work = tmp_path / "arbeit-ü"
+    work.mkdir()
     with ScriptedServer(["ok"]) as server:
-        ran = command.process("chat", "hi", "--root", str(root), "--base-url", server.base_url, environment=C_LOCALE)
-    assert ran.code == 0 and len(list(root.glob("*.jsonl"))) == 1
+        ran = command.process(
+            *("chat", "hi", "--root", str(root), "--cwd", str(work), "--base-url", server.base_url),
+            environment=C_LOCALE,
+        )
+    assert ran.code == 0
+    (path,) = root.glob("*.jsonl")
+    assert str(work) in path.read_text(encoding="utf-8").splitlines()[0]
 
 
 def test_a_closed_standard_output(command: Command) -> None:

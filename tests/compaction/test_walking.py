@@ -14,26 +14,45 @@ import pytest
 from compaction import ListPath, RoughEstimator
 from compaction.breathing import PIECE_SECONDS, Steps, run_at_once, run_with_pauses
 from compaction.projection import project
+from compaction.recorded_message import recorded_message
 from storage.entries import ContextEditEntry, Entry
+from storage.messages import Message
 from tests.compaction.conversation import TIME, Conversation, run
 
 WITHIN = 1.0
 
 
 class CountingPath(ListPath):
-    """Tells how many lines were looked at."""
+    """Tells which entries were decoded: ``looked_at``."""
 
     def __init__(self, entries: list[Entry]) -> None:
         super().__init__(entries)
         self.looked_at: list[int] = []
 
-    def glance(self, position: int) -> tuple[str, str, bytes]:
-        self.looked_at.append(position)
-        return super().glance(position)
-
     def entry(self, position: int) -> Entry:
         self.looked_at.append(position)
         return super().entry(position)
+
+
+@pytest.fixture
+def counting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Conversation], CountingPath]:
+    """A path whose messages are counted too, where the walk reads them straight out of their lines."""
+
+    def make(conversation: Conversation) -> CountingPath:
+        path = CountingPath(conversation.entries)
+        places = {path.line(place): place for place in range(len(path))}
+
+        def read(line: bytes) -> tuple[Message, int] | None:
+            path.looked_at.append(places[line])
+            return recorded_message(line)
+
+        monkeypatch.setattr("compaction.walk.recorded_message", read)
+        return path
+
+    return make
+
+
+Counting = Callable[[Conversation], CountingPath]
 
 
 def long(turns: int) -> Conversation:
@@ -44,39 +63,39 @@ def long(turns: int) -> Conversation:
     return conversation
 
 
-def test_with_a_budget_about_as_much_is_decoded_as_is_kept() -> None:
+def test_with_a_budget_about_as_much_is_decoded_as_is_kept(counting: Counting) -> None:
     """A budget for the newest turns of a long path looks at their lines, and at one unit more; each once."""
     conversation = long(300)
-    path = CountingPath(conversation.entries)
     turn = run_at_once(project(ListPath(conversation.entries[-4:]))).chars
+    path = counting(conversation)
     shown = run_at_once(project(path, max_chars=10 * turn)).messages
     assert len(shown) == 30
     assert len(path.looked_at) == len(set(path.looked_at)) <= 30 + 3
     assert min(path.looked_at) >= len(conversation.entries) - 11 * 4
 
 
-def test_without_a_budget_each_line_is_decoded_once() -> None:
+def test_without_a_budget_each_line_is_decoded_once(counting: Counting) -> None:
     """Facts about calls that have their results are never decoded."""
     conversation = long(100)
-    path = CountingPath(conversation.entries)
+    path = counting(conversation)
     run_at_once(project(path))
     assert sorted(path.looked_at) == [place for place in range(400) if place % 4 != 2]
 
 
-def test_what_a_compaction_covers_is_not_looked_at() -> None:
+def test_what_a_compaction_covers_is_not_looked_at(counting: Counting) -> None:
     """Only the compaction, what it keeps and what came after."""
     conversation = long(50).compaction("c", first_kept_entry_id="u49").user("u")
-    path = CountingPath(conversation.entries)
+    path = counting(conversation)
     run_at_once(project(path))
     assert set(path.looked_at) == {196, 197, 199, 200, 201}
 
 
-def test_edits_are_decoded_only_as_far_back_as_the_walk_goes() -> None:
+def test_edits_are_decoded_only_as_far_back_as_the_walk_goes(counting: Counting) -> None:
     """An edit can be about nothing that comes after it."""
     conversation = Conversation()
     for number in range(100):
         conversation.user(f"u{number}").replace(f"e{number}", f"u{number - 1}", "new")
-    path = CountingPath(conversation.entries)
+    path = counting(conversation)
     assert run_at_once(project(path, max_chars=150)).entry_ids == ["u97", "u98", "u99"]
     assert len(path.looked_at) < 10
 

@@ -47,7 +47,7 @@ ANSWERS: dict[str, Any] = {
     "no chunk": lambda r: HttpAnswer(200, [f"data: {echo(r)}\n\n"]),
     "as JSON text": lambda r: HttpAnswer(200, [f"data: {json.dumps(echo(r))}\n\n"]),
     "as the reason": lambda r: HttpAnswer(200, stream_of({"content": "x"}, finish="error " + echo(r))),
-    "silent": lambda _: Reply("x", delay=5),
+    "silent": lambda _: Reply("x", delay=60),
     "torn": lambda _: HttpAnswer(200, stream_of({"content": "x"}, done=False, finish=None), cut=True),
     "nothing": lambda _: HttpAnswer(200, b""),
 }
@@ -64,7 +64,7 @@ async def test_no_key_in_errors_and_logs(kind: str, caplog: pytest.LogCaptureFix
             api_key=KEY,
             headers={"X-Api-Key": HEADER},
             retry=RetryPolicy(1, 0.01),
-            timeouts=Timeouts(first_event=0.2),
+            timeouts=Timeouts(first_event=0.6 if kind == "silent" else 30),
         )
         try:
             await reply(model)

@@ -32,7 +32,7 @@ class Plain:
     chars: int
     tokens: int | None = None
     system_prompt: str | None = None
-    model: tuple[str, str] | None = None
+    model: tuple[str | None, str | None] | None = None
     thinking_level: str | None = None
     active_tools: list[str] | None = None
     dropped: list[str] = field(default_factory=list[str])
@@ -159,7 +159,9 @@ def _check_sendable(messages: list[Json], ids: list[str | None]) -> list[Violati
 def _check_ids(messages: list[Json], ids: list[str | None], state: State, path: list[Json]) -> list[Violation]:
     known = {entry["id"] for entry in path}
     last = len(ids) - 1
-    found = [Violation("entry ids", f"{entry_id} is not on the path") for entry_id in ids if entry_id not in {*known, None}]
+    found = [
+        Violation("entry ids", f"{entry_id} is not on the path") for entry_id in ids if entry_id not in {*known, None}
+    ]
     for at, entry_id in enumerate(ids):
         memory = at == last and bool(state.working_memory)
         if entry_id is None and at > 0 and not memory:
@@ -183,7 +185,9 @@ def _check_memory(messages: list[Json], memory: dict[str, Any], path: list[Json]
         if key not in text or (wanted not in text and compact(wanted) not in text):
             found.append(Violation("R22 working memory", f"{key}={wanted!r} is not in {text!r}"))
     gone = {entry["key"] for entry in path if entry["type"] == "working_memory" and entry.get("key")} - memory.keys()
-    found.extend(Violation("R22 working memory", f"{key} was taken away, and is in {text!r}") for key in gone if key in text)
+    found.extend(
+        Violation("R22 working memory", f"{key} was taken away, and is in {text!r}") for key in gone if key in text
+    )
     return found
 
 

@@ -176,6 +176,8 @@ class _Builder:
                 return Item(entry_id, "custom", content) if content else None
             case "branch_summary":
                 return Item(entry_id, "branch", [message["content"] or ""], optional=not content)
+            case "branchSummary" | "compactionSummary":
+                return Item(entry_id, "branch", [message["summary"] or ""], optional=blank(message["summary"]))
             case "bashExecution":
                 return Item(entry_id, "bash", [message["command"], message.get("output") or ""])
             case "assistant":
@@ -216,7 +218,9 @@ class _Builder:
 
     def _set_openers(self) -> None:
         by_position = openers(self.path)
-        index_of_position = {source.position: at for at, source in enumerate(self.sources) if source.position is not None}
+        index_of_position = {
+            source.position: at for at, source in enumerate(self.sources) if source.position is not None
+        }
         tail_opener: int | None = None
         for index, source in enumerate(self.sources):
             if source.position is None:

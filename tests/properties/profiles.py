@@ -14,10 +14,10 @@ MAXIMUM_STEPS = 60 if LARGE else 30
 
 
 def examples(count: int) -> Any:
-    """Settings for a property test: ``count`` examples by default, ten times as many in the large profile."""
+    """Settings for a property test: ``count`` examples by default, eight times as many in the large profile."""
     slow = (HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture)
     return settings(
-        max_examples=count * (10 if LARGE else 1),
+        max_examples=count * (8 if LARGE else 1),
         deadline=None,
         suppress_health_check=slow,
         derandomize=not LARGE,  # the default run is the same each time; the large one looks for what is new

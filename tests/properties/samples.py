@@ -16,7 +16,7 @@ class Raw:
     def __init__(self) -> None:
         self.entries: list[Json] = []
 
-    def add(self, entry_id: str, entry_type: str, *, parent: str | None | object = ..., **fields: Any) -> str:
+    def add(self, entry_id: str, entry_type: str, *, parent: object = ..., **fields: Any) -> str:
         last = self.entries[-1]["id"] if self.entries else None
         self.entries.append(
             {
@@ -47,7 +47,14 @@ def user(text: str) -> Json:
 def reply(text: str = "", *calls: str, **members: Any) -> Json:
     content = [{"type": "text", "text": text}] if text else []
     parts = [{"type": "toolCall", "id": call, "name": "look", "arguments": {"at": call}} for call in calls]
-    return {"role": "assistant", "content": [*content, *parts], "provider": "p", "model": "m", "timestamp": 2, **members}
+    return {
+        "role": "assistant",
+        "content": [*content, *parts],
+        "provider": "p",
+        "model": "m",
+        "timestamp": 2,
+        **members,
+    }
 
 
 def result(call_id: str, text: str) -> Json:

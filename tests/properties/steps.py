@@ -77,7 +77,9 @@ def plan(step: Step, recorded: Recorded) -> list[Json]:
         case "turn_start" | "turn_end":
             begun = sum(entry["type"] == "turn_start" for entry in recorded.path())
             reason = {"reason": "completed"} if step.kind == "turn_end" else {}
-            opening = [{"type": "message", "message": _user(step.text)}] if step.kind == "turn_start" and step.text else []
+            opening = (
+                [{"type": "message", "message": _user(step.text)}] if step.kind == "turn_start" and step.text else []
+            )
             return [{"type": step.kind, "turn": begun + (step.kind == "turn_start"), **reason}, *opening]
         case "tool_start" | "approval_requested" | "approval_resolved":
             call = _open_call(step, recorded)
@@ -211,7 +213,7 @@ TEXTS = st.one_of(
     st.sampled_from(["", " ", "\n\t", "yes", "ok then", "a longer text, of some words", "ä漢😀\u2028\u0085", '"\\']),
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x00"), max_size=30),
 )
-CALL_IDS = st.sampled_from(["", "k", "k", "x", "y", "call_0"])
+CALL_IDS = st.sampled_from(["", "k", "k", "x", *(f"call_{number}" for number in range(8))])
 PICKS = st.integers(0, 40)
 
 
@@ -223,42 +225,43 @@ def _steps(kind: str, *, options: tuple[str, ...] = ("",), calls: int = 0, **mor
 REPLIES = _steps("reply", options=("", "", "", "", "error", "aborted", "thinking", "unnamed"), calls=4)
 ANSWERS = _steps("answer", options=("", "", "error", "image"))
 TAIL = st.lists(st.one_of(_steps("user"), REPLIES, ANSWERS, _steps("result", calls=1)), max_size=4).map(tuple)
-COMPACTIONS = _steps("compaction", options=("kept", "kept", "kept", "tail", "both", "none"), tail=TAIL)
 
-CONVERSATION = (_steps("user"), REPLIES, REPLIES, ANSWERS, ANSWERS, ANSWERS)
-BRANCHING = (_steps("move", options=("", "", "root", "summary")), _steps("aside"))
-SUMMARIES = (COMPACTIONS, _steps("branch_summary"), _steps("custom_message"))
-FACTS = (
-    st.one_of(_steps("turn_start"), _steps("turn_end"), _steps("tool_start")),
-    st.one_of(_steps("approval_requested"), _steps("approval_resolved")),
-    st.one_of(_steps("label"), _steps("name"), _steps("metadata"), _steps("custom")),
-    st.one_of(_steps("model"), _steps("thinking"), _steps("tools", calls=3), _steps("header")),
+KINDS: dict[str, tuple[int, st.SearchStrategy[Step]]] = {
+    "user": (8, _steps("user")),
+    "reply": (14, REPLIES),
+    "answer": (22, ANSWERS),
+    "result": (2, _steps("result", calls=1)),
+    "compaction": (4, _steps("compaction", options=("kept", "kept", "kept", "tail", "both", "none"), tail=TAIL)),
+    "memory": (4, _steps("memory", options=("set", "set", "set", "delete", "clear"))),
+    "move": (2, _steps("move", options=("", "", "root", "summary"))),
+    "aside": (1, _steps("aside")),
+    "edit": (2, _steps("edit", options=("hide", ""))),
+    "turn_start": (3, _steps("turn_start")),
+    "turn_end": (2, _steps("turn_end")),
+    "tool_start": (4, _steps("tool_start")),
+    "approval_requested": (2, _steps("approval_requested")),
+    "approval_resolved": (1, _steps("approval_resolved")),
+    "branch_summary": (1, _steps("branch_summary")),
+    "custom_message": (2, _steps("custom_message")),
+    "bash": (1, _steps("bash", options=("", "hidden"))),
+    "app": (1, _steps("app")),
+    "model": (1, _steps("model")),
+    "thinking": (1, _steps("thinking")),
+    "tools": (1, _steps("tools", calls=3)),
+    "header": (1, _steps("header")),
+    "label": (1, _steps("label")),
+    "name": (1, _steps("name")),
+    "metadata": (1, _steps("metadata")),
+    "custom": (1, _steps("custom")),
+}
+"""How often each kind of step is drawn, and how. (``st.one_of`` would flatten what is nested, and lose the weights.)"""
+
+STEP = st.sampled_from([kind for kind, (weight, _) in KINDS.items() for _ in range(weight)]).flatmap(
+    lambda kind: KINDS[kind][1]
 )
-OTHERS = (
-    _steps("memory", options=("set", "set", "set", "delete", "clear")),
-    _steps("edit", options=("hide", "")),
-    _steps("result", calls=1),
-    st.one_of(_steps("bash", options=("", "hidden")), _steps("app")),
-)
 
 
-NOISE = st.one_of(*BRANCHING, *SUMMARIES, *FACTS, *OTHERS)
-
-
-def _exchange(reply: Step, more: list[Step]) -> list[Step]:
-    return [reply, *more]
-
-
-EXCHANGES = st.one_of(
-    st.builds(_exchange, REPLIES, st.lists(st.one_of(ANSWERS, ANSWERS, ANSWERS, *FACTS[:2], _steps("user")), max_size=6)),
-    st.builds(_exchange, _steps("turn_start"), st.lists(st.one_of(*CONVERSATION, FACTS[0]), max_size=6)),
-)
-
-
-def conversations(*, max_steps: int) -> st.SearchStrategy[list[Step]]:
-    """Steps of every kind: exchanges of a reply and its answers, turns, and everything else in between."""
-    one = st.one_of(*CONVERSATION, NOISE, NOISE).map(lambda step: [step])
-    pieces = st.one_of(one, EXCHANGES)
-    short = st.lists(pieces, min_size=1, max_size=4)
-    long = st.lists(pieces, min_size=max_steps // 4, max_size=max_steps // 2)  # lists are mostly near their least size
-    return st.one_of(short, long).map(lambda drawn: [step for piece in drawn for step in piece][:max_steps])
+@st.composite
+def conversations(draw: st.DrawFn, *, max_steps: int) -> list[Step]:
+    """Steps of every kind, up to ``max_steps``; of all lengths alike, where ``st.lists`` would draw mostly short ones."""
+    return [draw(STEP) for _ in range(draw(st.integers(1, max_steps)))]

@@ -7,11 +7,11 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from harness import BudgetError, MemoryStorage, Session
-from tests.properties.budgets import must_show, within
+from tests.properties.budgets import with_newest
 from tests.properties.checker import Plain, take_apart
 from tests.properties.growing import grow, plain_of, raw_entries
 from tests.properties.profiles import MAXIMUM_STEPS, examples
@@ -38,17 +38,21 @@ async def build(session: Session, **budgets: Any) -> Plain | None:
 
 
 async def by_units(session: Session, entries: list[Json]) -> list[Plain]:
-    """The contexts of one unit, two units, …, all units, each asked for by the characters it takes."""
+    """The contexts of one unit, two units, …, all units, each asked for by the characters it takes.
+
+    Not every one can be asked for like that: where the next unit makes a placeholder needless, more is shorter.
+    """
     full = plain_of(await session.build_context())
     shown, found = take_apart(entries, session.leaf_id, full)
     assert found == []
-    sizes = sorted({
-        characters(choice.messages)
-        for max_chars in range(1, full.chars + 1)
-        if (choice := must_show(shown, within(max_chars), placeholder())) is not None
-    })  # fmt: skip
-    contexts = [await build(session, max_chars=size) for size in sizes]
-    return [context for context in contexts if context is not None]
+    contexts: list[Plain] = []
+    for count in range(1 if shown.groups else 0, len(shown.groups) + 1):
+        wanted = with_newest(shown, count, placeholder())
+        context = await build(session, max_chars=characters(wanted.messages) or 1)
+        assume(context is not None and context.messages == wanted.messages)
+        if context is not None:
+            contexts.append(context)
+    return contexts
 
 
 def expected(contexts: list[Plain], max_chars: int, max_tokens: int) -> Plain | None:
@@ -62,7 +66,7 @@ def expected(contexts: list[Plain], max_chars: int, max_tokens: int) -> Plain | 
 
 
 @LOOPS
-@examples(30)
+@examples(80)
 @given(steps=conversations(max_steps=MAXIMUM_STEPS), data=st.data())
 def test_a_unit_is_kept_only_if_every_budget_holds(loop: str, steps: list[Step], data: st.DataObject) -> None:
     """Each budget alone, and both together: as many of the newest units as hold both, or an error if not even one."""

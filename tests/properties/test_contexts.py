@@ -16,6 +16,7 @@ from harness import EntryFileStorage, JsonlStorage, MemoryStorage, Session, Sess
 from tests.properties.growing import grow, learn_placeholder, plain_of, raw_entries
 from tests.properties.judging import Judge
 from tests.properties.profiles import LARGE, MAXIMUM_STEPS, examples
+from tests.properties.record import openers, path_to
 from tests.properties.steps import Step, conversations
 from tests.properties.wire import Json
 
@@ -66,12 +67,12 @@ async def judged(session: Session, *, budgets_for: int = BUDGETS_FOR) -> tuple[l
 
 @LOOPS
 @pytest.mark.parametrize("backend", ["memory", "jsonl"])
-@examples(60)
+@examples(150)
 @given(steps=conversations(max_steps=MAXIMUM_STEPS), together=st.booleans())
 def test_every_context_of_every_tree_holds_the_rules(
     loop: str, backend: Backend, steps: list[Step], together: bool
 ) -> None:
-    """R18-R22 at every leaf and under every budget, and the same contexts after reopening; R7: calls in a row form a chain."""
+    """R18-R22 at every leaf and under every budget, and the same after reopening; R7: calls in a row form a chain."""
 
     async def run(folder: Path) -> None:
         storage = await create(backend, folder, "one")
@@ -92,31 +93,55 @@ def test_every_context_of_every_tree_holds_the_rules(
         anyio.run(run, Path(folder), backend=loop)
 
 
+def before(path: list[Json]) -> str | None:
+    """Where a fork before the last entry of ``path`` stands: before a user message means before the turn it opened."""
+    earlier = path[:-1]
+    if openers(path)[-1] == len(earlier):
+        turn = next(
+            (at for at in range(len(earlier) - 1, -1, -1) if earlier[at]["type"] in ("turn_start", "turn_end")), None
+        )
+        if turn is not None and earlier[turn]["type"] == "turn_start":
+            earlier = earlier[:turn]
+    return earlier[-1]["id"] if earlier else None
+
+
 @LOOPS
 @pytest.mark.parametrize(("source", "target"), [("memory", "jsonl"), ("jsonl", "memory"), ("jsonl", "entry files")])
-@examples(20)
-@given(steps=conversations(max_steps=MAXIMUM_STEPS), picks=st.lists(st.integers(0, 60), min_size=1, max_size=3))
+@examples(40)
+@given(
+    steps=conversations(max_steps=MAXIMUM_STEPS),
+    picks=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=3),
+)
 def test_a_fork_shows_what_the_original_shows(
-    loop: str, source: Backend, target: Backend, steps: list[Step], picks: list[int]
+    loop: str, source: Backend, target: Backend, steps: list[Step], picks: list[tuple[int, bool]]
 ) -> None:
-    """A fork at any entry gives the context that the original gives there, by the checker too, and again when reopened."""
+    """A fork at or before any entry gives the context that the original gives there; by the checker, and reopened too."""
 
     async def run(folder: Path) -> None:
         async with Session.open(create(source, folder, "one")) as session:
             await grow(session, steps)
             entries = raw_entries(session.storage)
-            for number, pick in enumerate(picks if entries else []):
-                at = entries[pick % len(entries)]["id"]
-                name = f"fork{number}"
+            labels, name = await session.labels(), await session.name()
+            for number, (pick, is_before) in enumerate(picks if entries else []):
+                at: str | None = entries[pick % len(entries)]["id"]
+                into = functools.partial(create, target, folder, f"fork{number}")
+                made = session.fork(at, position="before" if is_before else "at", into=into)
+                at = before(path_to(entries, at)) if is_before else at
+                path_ids = [entry["id"] for entry in path_to(entries, at)]
                 expected = plain_of(await session.build_context(leaf_id=at))
-                async with await session.fork(at, into=functools.partial(create, target, folder, name)) as fork:
+                async with await made as fork:
                     assert fork.leaf_id == at
                     assert fork.header.parent_session == session.id
+                    assert [entry.id for entry in await fork.branch()] == path_ids
                     assert plain_of(await fork.build_context()) == expected
+                    assert await fork.name() == name
+                    found = await fork.labels()
+                    for entry_id in path_ids:
+                        assert found.get(entry_id) == labels.get(entry_id)
                     forked, _ = await judged(fork, budgets_for=1)
                     storage = fork.storage
                 assert [entry["seq"] for entry in forked] == list(range(len(forked)))
-                async with Session.open(reopen(target, folder, name, storage)) as again:
+                async with Session.open(reopen(target, folder, f"fork{number}", storage)) as again:
                     assert plain_of(await again.build_context()) == expected
             assert raw_entries(session.storage) == entries
 
@@ -129,7 +154,7 @@ def test_a_fork_shows_what_the_original_shows(
 @examples(40)
 @given(steps=conversations(max_steps=MAXIMUM_STEPS), pick=st.integers(0, 60))
 def test_building_a_context_changes_nothing_and_says_the_same_twice(loop: str, steps: list[Step], pick: int) -> None:
-    """R20 deterministically, also through transforms that change nothing; R11: what a caller does to a context stays there."""
+    """R20 deterministically, also through a transform that changes nothing; R11: a context is the caller's own."""
 
     async def run() -> None:
         async with Session.open(MemoryStorage.create()) as session:

@@ -46,7 +46,7 @@ ODD: list[Json] = [
 
 ODD_STEPS = st.builds(Step, st.just("odd"), pick=st.integers(0, len(ODD) - 1))
 ELSEWHERE = st.builds(Step, st.just("elsewhere"), pick=st.integers(0, 40))
-KINDS = st.one_of(conversations(max_steps=6), st.lists(st.one_of(ODD_STEPS, ELSEWHERE), min_size=1, max_size=3))
+STEPS = st.one_of(conversations(max_steps=8), st.lists(st.one_of(ODD_STEPS, ELSEWHERE), min_size=1, max_size=2))
 
 
 def entries_of(steps: list[Step]) -> Recorded:
@@ -56,7 +56,9 @@ def entries_of(steps: list[Step]) -> Recorded:
         if step.kind == "odd":
             planned = [dict(ODD[step.pick])]
         elif step.kind == "elsewhere":  # the first kept entry of a compaction is on any branch, or comes only later
-            planned = [{"type": "compaction", "summary": "far sum", "tokensBefore": 1, "firstKeptEntryId": f"e{step.pick}"}]
+            planned = [
+                {"type": "compaction", "summary": "far sum", "tokensBefore": 1, "firstKeptEntryId": f"e{step.pick}"}
+            ]
         else:
             planned = plan(step, recorded)
         for raw in planned:
@@ -80,8 +82,8 @@ def write(path: Path, recorded: Recorded, *, ours: bool, ascii_only: bool) -> No
 
 
 @LOOPS
-@examples(60)
-@given(steps=st.lists(KINDS, min_size=1, max_size=6), ours=st.booleans(), ascii_only=st.booleans())
+@examples(150)
+@given(steps=st.lists(STEPS, min_size=2, max_size=6), ours=st.booleans(), ascii_only=st.booleans())
 def test_every_context_of_every_file_holds_the_rules(
     loop: str, steps: list[list[Step]], ours: bool, ascii_only: bool
 ) -> None:

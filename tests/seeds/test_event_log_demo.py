@@ -41,8 +41,8 @@ def begun(call: str) -> ToolStartEntry:
 
 
 def found(call: str) -> MessageEntry:
-    content = [TextContent(text="class UserService { ... }")]
-    return MessageEntry(message=ToolResultMessage(tool_call_id=call, tool_name="readFile", content=content))
+    text = TextContent(text="class UserService { ... }")
+    return MessageEntry(message=ToolResultMessage(tool_call_id=call, tool_name="readFile", content=[text]))
 
 
 HEADER = RequestHeaderEntry(model={"id": "demo-model"}, system_prompt="You are a coding agent.", tools=[])
@@ -98,15 +98,24 @@ async def test_the_new_process_goes_on_with_a_second_turn(tmp_path: Path) -> Non
             await session.append_entry(entry)
         texts = [message.text for message in (await session.build_context()).messages]
         assert texts[2:] == [
-            "class UserService { ... }", "Continue from the recovered state.", "The previous tool result is still available.",
-        ]  # fmt: skip
+            "class UserService { ... }",
+            "Continue from the recovered state.",
+            "The previous tool result is still available.",
+        ]
         assert await session.recover() == []
 
 
 async def test_open_calls_get_one_error_result_each_that_says_how_far_they_came(tmp_path: Path) -> None:
     """Amended (R24): the finished sibling keeps its result; one was not started, of one the outcome is unknown."""
     path = tmp_path / "demo.jsonl"
-    turn: list[Entry] = [TurnStartEntry(turn=1), said("go"), called("c1", "c2", "c3"), begun("c1"), begun("c2"), found("c2")]
+    turn: list[Entry] = [
+        TurnStartEntry(turn=1),
+        said("go"),
+        called("c1", "c2", "c3"),
+        begun("c1"),
+        begun("c2"),
+        found("c2"),
+    ]
     await process_a(path, turn)
     async with Session.open(JsonlStorage.open(path)) as session:
         added = [await session.entry(entry_id) for entry_id in await session.recover()]
@@ -126,7 +135,8 @@ async def test_open_calls_get_one_error_result_each_that_says_how_far_they_came(
 async def test_a_turn_that_waits_for_an_approval_stays_suspended(tmp_path: Path) -> None:
     """Amended (R24): with an approval open nothing is appended; the context says that the call waits."""
     path = tmp_path / "demo.jsonl"
-    await process_a(path, [TurnStartEntry(turn=1), said("go"), called("c1"), ApprovalRequestedEntry(call_id="c1", ignorable=True)])
+    asked = ApprovalRequestedEntry(call_id="c1", ignorable=True)
+    await process_a(path, [TurnStartEntry(turn=1), said("go"), called("c1"), asked])
     async with Session.open(JsonlStorage.open(path)) as session:
         assert await session.recover() == []
         last = (await session.build_context()).messages[-1]
@@ -137,7 +147,8 @@ async def test_a_turn_that_waits_for_an_approval_stays_suspended(tmp_path: Path)
 async def test_a_turn_that_ended_and_a_turn_that_was_left_are_not_touched(tmp_path: Path) -> None:
     """Nothing to do for a closed turn, nor where somebody went on with a message of their own."""
     await process_a(tmp_path / "closed.jsonl", [*DEMO, TurnEndEntry(turn=1, reason="completed")])
-    await process_a(tmp_path / "left.jsonl", [*DEMO, TurnStartEntry(turn=2), said("go"), TurnEndEntry(turn=2, reason="failed")])
+    second = [TurnStartEntry(turn=2), said("go"), TurnEndEntry(turn=2, reason="failed")]
+    await process_a(tmp_path / "left.jsonl", [*DEMO, *second])
     for name in ("closed", "left"):
         path = tmp_path / f"{name}.jsonl"
         before = path.read_bytes()

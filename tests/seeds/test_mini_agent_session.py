@@ -18,7 +18,9 @@ USER = '{"role":"user","content":"x","timestamp":1}'
 def entry(seq: int, message: str) -> str:
     parent = f'"e{seq - 1}"' if seq else "null"
     stamp = "2026-01-01T00:00:00.000Z"
-    return f'{{"seq":{seq},"id":"e{seq}","parentId":{parent},"timestamp":"{stamp}","type":"message","message":{message}}}'
+    return (
+        f'{{"seq":{seq},"id":"e{seq}","parentId":{parent},"timestamp":"{stamp}","type":"message","message":{message}}}'
+    )
 
 
 def write(path: Path, *messages: str) -> Path:

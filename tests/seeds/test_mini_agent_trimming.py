@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from compaction import estimate_chars, pair_results, trim_messages, units_of
-from storage import AssistantMessage, BudgetError, InvalidEntryError, Message, TextContent, ToolCall, ToolResultMessage, UserMessage
+from storage import (
+    AssistantMessage,
+    BudgetError,
+    InvalidEntryError,
+    Message,
+    TextContent,
+    ToolCall,
+    ToolResultMessage,
+    UserMessage,
+)
 
 
 def user(text: str) -> UserMessage:
@@ -20,7 +31,7 @@ def answer(call: str, text: str = "found") -> ToolResultMessage:
     return ToolResultMessage(tool_call_id=call, tool_name="look", content=[TextContent(text=text)], timestamp=3)
 
 
-def indexes(messages: list[Message]) -> list[list[int]]:
+def indexes(messages: Sequence[Message]) -> list[list[int]]:
     return [list(unit.indexes) for unit in units_of(messages)]
 
 

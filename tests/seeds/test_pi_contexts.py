@@ -25,8 +25,8 @@ pytestmark = pytest.mark.anyio
 
 
 def reply(text: str, *calls: str, model: str = "m1") -> AssistantMessage:
-    parts = [TextContent(text=text), *(ToolCall(id=call, name="look", arguments={}) for call in calls)]
-    return AssistantMessage(content=parts, provider="p", model=model)
+    made = (ToolCall(id=call, name="look", arguments={}) for call in calls)
+    return AssistantMessage(content=[TextContent(text=text), *made], provider="p", model=model)
 
 
 def result(call: str, text: str) -> ToolResultMessage:

@@ -14,9 +14,9 @@ HEADER = '{"type":"session","version":3,"id":"seed","timestamp":"2026-01-01T00:0
 
 def entry(seq: int, entry_id: str, parent_id: str | None, text: str = "x") -> str:
     parent = "null" if parent_id is None else f'"{parent_id}"'
-    stamp = "2026-01-01T00:00:00.000Z"
     message = f'{{"role":"user","content":"{text}","timestamp":1}}'
-    return f'{{"seq":{seq},"id":"{entry_id}","parentId":{parent},"timestamp":"{stamp}","type":"message","message":{message}}}'
+    facts = '"timestamp":"2026-01-01T00:00:00.000Z","type":"message"'
+    return f'{{"seq":{seq},"id":"{entry_id}","parentId":{parent},{facts},"message":{message}}}'
 
 
 WHOLE = f"{HEADER}\n{entry(0, 'u-1', None)}\n{entry(1, 'a-read', 'u-1')}\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from pydantic import TypeAdapter
 
 from harness import JsonlStorage, MemoryStorage, Session
 from storage import (
@@ -71,7 +72,7 @@ async def test_what_is_stored_is_what_was_there_at_the_call(storage: Any) -> Non
         fact = MetadataEntry(key="k", value={"n": [1]})
         first, second, third = session.append_message(user), session.append_message(reads), session.append_entry(fact)
         assert isinstance(user.content, list)
-        user.content[0].text = "changed"
+        user.content.append(TextContent(text="changed"))
         reads.tool_calls[0].arguments["path"].append("/etc/passwd")
         fact.value["n"].append(2)
         fact.id = "changed"
@@ -193,3 +194,21 @@ async def test_every_old_byte_is_a_prefix_of_the_new_file(tmp_path: Path) -> Non
             assert after.endswith(b"\n")
             assert after.count(b"\n") == before.count(b"\n") + 1
             before = after
+
+
+async def test_what_was_acknowledged_can_be_read_again_however_it_was_made(tmp_path: Path) -> None:
+    """Objects made by validation, not by their class, count only what they were given; their line still has the rest."""
+    path = tmp_path / "chat.jsonl"
+    part = TextContent.model_validate({"text": "hi"})
+    message = UserMessage.model_validate({"content": [part]})
+    entry: TypeAdapter[Any] = TypeAdapter(MetadataEntry)
+    async with Session.open(JsonlStorage.create(path)) as session:
+        made = [
+            await session.append_message(message),
+            await session.append_message(UserMessage.model_construct(content="constructed")),
+            await session.append_entry(MessageEntry.model_validate({"message": message})),
+            await session.append_entry(entry.validate_python({"type": "metadata", "key": "k", "value": 1})),
+        ]
+    async with Session.open(JsonlStorage.open(path)) as again:
+        assert [entry.id for entry in await again.branch()] == made
+        assert [message.text for message in (await again.build_context()).messages] == ["hi", "constructed", "hi"]

@@ -28,7 +28,9 @@ from storage import (
 )
 
 
-def say(entry_id: str, parent_id: str | None, message: UserMessage | AssistantMessage | ToolResultMessage) -> MessageEntry:
+def say(
+    entry_id: str, parent_id: str | None, message: UserMessage | AssistantMessage | ToolResultMessage
+) -> MessageEntry:
     entry = MessageEntry(id=entry_id, parent_id=parent_id, message=message)
     entry.parent_id = parent_id  # given, also where it is None
     return entry
@@ -37,15 +39,15 @@ def say(entry_id: str, parent_id: str | None, message: UserMessage | AssistantMe
 def six() -> list[Entry]:
     """The tree of the chapter, in the order it was appended."""
     read = ToolCall(id="call-1", name="read", arguments={"path": "README.md"}, raw_arguments='{"path": "README.md"}')
-    found = [TextContent(text="# tiny-pi ...")]
-    name = [TextContent(text="项目名是 tiny-pi")]
-    cannot = [TextContent(text="我无法读取该文件")]
+    result = ToolResultMessage(
+        tool_call_id="call-1", tool_name="read", content=[TextContent(text="# tiny-pi ...")], details={"n": [1]}
+    )
     return [
         say("u-1", None, UserMessage(content="读取 README.md，告诉我项目名")),
         say("a-read", "u-1", AssistantMessage(content=[read])),
-        say("r-read", "a-read", ToolResultMessage(tool_call_id="call-1", tool_name="read", content=found, details={"n": [1]})),
-        say("a-final", "r-read", AssistantMessage(content=name)),
-        say("a-alt", "u-1", AssistantMessage(content=cannot)),
+        say("r-read", "a-read", result),
+        say("a-final", "r-read", AssistantMessage(content=[TextContent(text="项目名是 tiny-pi")])),
+        say("a-alt", "u-1", AssistantMessage(content=[TextContent(text="我无法读取该文件")])),
         MetadataEntry(id="meta-cwd", parent_id="a-final", key="cwd", value="/workspace/tiny-pi"),
     ]
 
@@ -78,7 +80,12 @@ def test_messages_on_the_path_are_whole_and_metadata_is_none_of_them() -> None:
     assert (call.id, call.name, call.arguments, call.raw_arguments) == (
         "call-1", "read", {"path": "README.md"}, '{"path": "README.md"}',
     )  # fmt: skip
-    assert (result.tool_call_id, result.tool_name, result.is_error, result.details) == ("call-1", "read", False, {"n": [1]})
+    assert (result.tool_call_id, result.tool_name, result.is_error, result.details) == (
+        "call-1",
+        "read",
+        False,
+        {"n": [1]},
+    )
     assert final.text == "项目名是 tiny-pi"
 
 

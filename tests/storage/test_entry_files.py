@@ -89,8 +89,7 @@ class TestLayout:
         path.write_bytes(b"\xef\xbb\xbf" + json.dumps(members, indent=2).replace("\n", "\r\n").encode())
         storage = reopen(folder)
         (found,) = storage.read()
-        assert b"\n" not in found.data
-        assert found.data.startswith(b'{"seq":0,')
+        assert found.data.startswith(b'{"seq":0,') and b"\n" not in found.data
         assert json.loads(found.data) == json.loads(item.data)
         storage.close()
 

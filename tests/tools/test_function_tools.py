@@ -279,8 +279,12 @@ async def test_a_cancelled_thread_is_told() -> None:
         stopped.set()
 
     made = tool(work)
+
+    async def run() -> None:
+        await made.execute([], ToolContext())
+
     async with anyio.create_task_group() as group:
-        group.start_soon(made.execute, [], ToolContext())
+        group.start_soon(run)
         assert await anyio.to_thread.run_sync(begun.wait, 10)
         group.cancel_scope.cancel()
     assert await anyio.to_thread.run_sync(stopped.wait, 5)

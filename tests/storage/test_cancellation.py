@@ -1,0 +1,489 @@
+"""Cancelling a write in every phase: it is written once or stays queued, nobody hangs, the log goes on (R8).
+
+On asyncio by a native ``task.cancel()`` and by scopes, on trio by scopes. Slow and held storages stop the clock where it
+matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+import pytest
+import sniffio
+
+from storage import EntryLog, PendingWrite, StorageError
+from storage.testing import FaultyStorage, Gate
+from tests.storage.places import JsonlPlace, Place, assert_chain, said, texts
+
+pytestmark = pytest.mark.anyio
+
+Way = Literal["scope", "native"]
+
+
+@pytest.fixture(params=["scope", "native"])
+async def way(request: pytest.FixtureRequest, anyio_backend_name: str) -> AsyncIterator[Way]:
+    """How to cancel; trio knows scopes only."""
+    if request.param == "native" and anyio_backend_name == "trio":
+        pytest.skip("trio has no native cancellation")
+    yield request.param
+
+
+class Waiter:
+    """A task that awaits a write, and can be cancelled in either way."""
+
+    def __init__(self, write: PendingWrite, way: Way) -> None:
+        self.write = write
+        self.way = way
+        self.outcome = "waiting"
+        self.scope = anyio.CancelScope()
+        self.task: asyncio.Task[None] | None = None
+        self.ended = anyio.Event()
+
+    async def run(self) -> None:
+        """Await it, and note what came of that."""
+        cancelled = anyio.get_cancelled_exc_class()
+        try:
+            if self.way == "scope":
+                with self.scope:
+                    await self._wait(cancelled)
+            else:
+                await self._wait(cancelled)
+        except cancelled:
+            pass  # asyncio's own cancellation of this very task, which ends here
+        finally:
+            self.ended.set()
+
+    async def _wait(self, cancelled: type[BaseException]) -> None:
+        try:
+            await self.write
+        except cancelled:
+            self.outcome = "cancelled"
+            raise
+        except StorageError:
+            self.outcome = "failed"
+        else:
+            self.outcome = "acknowledged"
+
+    def start(self, group: anyio.abc.TaskGroup) -> None:
+        """Begin to wait."""
+        if self.way == "scope":
+            group.start_soon(self.run)
+        else:
+            self.task = asyncio.get_running_loop().create_task(self.run())
+
+    def cancel(self) -> None:
+        """Cancel the waiting."""
+        if self.task is not None:
+            self.task.cancel()
+        else:
+            self.scope.cancel()
+
+
+async def reached(gate: Gate) -> None:
+    """Wait until a call has come to the gate."""
+    with anyio.fail_after(5):
+        while not gate.reached.is_set():
+            await anyio.sleep(0.0005)
+
+
+async def a_few_turns() -> None:
+    """Let the loop go round."""
+    for _ in range(10):
+        await anyio.lowlevel.checkpoint()
+
+
+async def faulty_log(place: Place, **options: Any) -> tuple[EntryLog, FaultyStorage]:
+    """A log over a new session, with its storage to slow down."""
+    storage = FaultyStorage(await place.create(**options))
+    return await EntryLog.open(storage), storage
+
+
+async def test_cancelled_before_its_turn(where: Place, way: Way) -> None:
+    """R8: cancelled at the checkpoint before anything is written, the write stays queued and goes with the next."""
+    log, storage = await faulty_log(where)
+    async with anyio.create_task_group() as group:
+        first = Waiter(log.append_message(said("first")), way)
+        first.start(group)
+        first.cancel()
+        await first.ended.wait()
+        assert not first.write.is_done()
+        assert storage.count("commit") == 0
+        await log.append_message(said("second"))
+    assert first.write.is_done()
+    await log.aclose()
+    assert texts(where.entries()) == ["first", "second"]
+    assert_chain(where.entries())
+
+
+async def test_cancelled_while_others_are_written(where: Place, way: Way) -> None:
+    """R8: cancelled while it is queued behind a batch that is under way, it is let go at once and stays queued."""
+    log, storage = await faulty_log(where)
+    gate = storage.hold("commit")
+    async with anyio.create_task_group() as group:
+        under_way = Waiter(log.append_message(said("under way")), way)
+        under_way.start(group)
+        await reached(gate)
+        queued = Waiter(log.append_message(said("queued")), way)
+        queued.start(group)
+        await a_few_turns()
+        queued.cancel()
+        with anyio.fail_after(2):
+            await queued.ended.wait()
+        assert queued.outcome == "cancelled"
+        assert not queued.write.is_done()
+        gate.open()
+        with anyio.fail_after(2):
+            await under_way.ended.wait()
+        assert under_way.outcome == "acknowledged"
+    await log.aclose()
+    assert texts(where.entries()) == ["under way", "queued"]
+
+
+@pytest.mark.parametrize("step", ["commit", "sync"])
+async def test_cancelled_while_it_is_written(jsonl: JsonlPlace, way: Way, step: Literal["commit", "sync"]) -> None:
+    """R8: cancelled while it is being written or synced, the awaiter waits for the outcome and then lets the
+    cancellation through; it is written once."""
+    log, storage = await faulty_log(jsonl, durability="fsync")
+    gate = storage.hold(step)
+    async with anyio.create_task_group() as group:
+        waiter = Waiter(log.append_message(said("first")), way)
+        waiter.start(group)
+        await reached(gate)
+        waiter.cancel()
+        await anyio.sleep(0.01)
+        waiter.cancel()
+        await anyio.sleep(0.01)
+        assert waiter.outcome == "waiting"
+        assert not waiter.write.is_done()
+        gate.open()
+        with anyio.fail_after(2):
+            await waiter.ended.wait()
+        assert waiter.outcome == "cancelled"
+        assert waiter.write.is_done()
+    assert log.leaf_id == waiter.write.entry_id
+    assert await waiter.write == waiter.write.entry_id
+    await log.append_message(said("second"))
+    await log.aclose()
+    assert texts(jsonl.entries()) == ["first", "second"]
+    assert_chain(jsonl.entries())
+
+
+@pytest.mark.parametrize("step", ["commit", "sync"])
+async def test_the_drainer_is_cancelled_and_others_wait(
+    jsonl: JsonlPlace, way: Way, step: Literal["commit", "sync"]
+) -> None:
+    """R8: the task that started the batch is cancelled while others wait for later batches: they are all served."""
+    log, storage = await faulty_log(jsonl, durability="fsync")
+    gate = storage.hold(step)
+    async with anyio.create_task_group() as group:
+        drainer = Waiter(log.append_message(said("0")), way)
+        drainer.start(group)
+        await reached(gate)
+        others = [Waiter(log.append_message(said(f"{number}")), way) for number in range(1, 300)]
+        for other in others[::10]:
+            other.start(group)
+        await a_few_turns()
+        drainer.cancel()
+        await a_few_turns()
+        gate.open()
+        with anyio.fail_after(5):
+            for waiter in [drainer, *others[::10]]:
+                await waiter.ended.wait()
+        assert {waiter.outcome for waiter in others[::10]} == {"acknowledged"}
+    await log.aclose()
+    assert texts(jsonl.entries()) == [f"{number}" for number in range(300)]
+
+
+async def test_everybody_is_cancelled_but_one(where: Place, way: Way) -> None:
+    """R8: of many that wait behind a slow batch, all but the last are cancelled: the last is served, in order."""
+    log, storage = await faulty_log(where)
+    gate = storage.hold("commit")
+    async with anyio.create_task_group() as group:
+        waiters = [Waiter(log.append_message(said(f"{number}")), way) for number in range(20)]
+        waiters[0].start(group)
+        await reached(gate)
+        waiters += [Waiter(log.append_message(said(f"{number}")), way) for number in range(20, 40)]
+        for waiter in waiters[1:]:
+            waiter.start(group)
+        await a_few_turns()
+        for waiter in waiters[:-1]:
+            waiter.cancel()
+        gate.open()
+        with anyio.fail_after(5):
+            for waiter in waiters:
+                await waiter.ended.wait()
+        assert waiters[-1].outcome == "acknowledged"
+    await log.aclose()
+    assert texts(where.entries()) == [f"{number}" for number in range(40)]
+
+
+async def test_cancelled_in_the_tick_in_which_it_is_settled(where: Place, way: Way) -> None:
+    """R8: whatever the distance between the outcome and the cancellation, the next in line is served."""
+    for turns in range(8):
+        log, storage = await faulty_log(where if turns == 0 else _fresh(where, turns))
+        gate = storage.hold("commit")
+        async with anyio.create_task_group() as group:
+            first = Waiter(log.append_message(said("first")), way)
+            first.start(group)
+            await reached(gate)
+            second = Waiter(log.append_message(said("second")), way)
+            second.start(group)
+            await a_few_turns()
+            gate.open()
+            for _ in range(turns):
+                await anyio.lowlevel.checkpoint()
+            first.cancel()
+            with anyio.fail_after(5):
+                await first.ended.wait()
+                await second.ended.wait()
+            assert second.outcome == "acknowledged"
+            assert first.write.is_done()
+        await log.aclose()
+
+
+def _fresh(place: Place, number: int) -> Place:
+    if place.on_disk:
+        folder = place.path.parent / f"again{number}"  # pyright: ignore[reportAttributeAccessIssue]
+        folder.mkdir()
+        return type(place)(folder)  # pyright: ignore[reportCallIssue]
+    return place
+
+
+async def test_a_failed_write_of_a_cancelled_task_is_told_to_flush(where: Place, way: Way) -> None:
+    """R8, R10: a write that fails while its only awaiter is being cancelled is not forgotten: flush raises it."""
+    log, storage = await faulty_log(where)
+    storage.fail_commit(OSError(28, "No space left on device"), keep=0)
+    gate = storage.hold("commit")
+    async with anyio.create_task_group() as group:
+        waiter = Waiter(log.append_message(said()), way)
+        waiter.start(group)
+        await reached(gate)
+        waiter.cancel()
+        gate.open()
+        await waiter.ended.wait()
+    assert waiter.outcome == "cancelled"
+    with pytest.raises(StorageError, match="No space left"):
+        await log.flush()
+    await log.append_message(said("after"))
+    await log.aclose()
+    assert texts(where.entries()) == ["after"]
+
+
+@pytest.mark.parametrize("what", ["flush", "entries", "path", "aclose"])
+async def test_cancelling_who_reads_or_closes(where: Place, way: Way, what: str) -> None:
+    """R8: a read, flush or close that is cancelled while it drains leaves a usable (or closed) log, and every entry once."""
+    log, storage = await faulty_log(where)
+    gate = storage.hold("commit")
+    writes = [log.append_message(said(f"{number}")) for number in range(300)]
+    ended = anyio.Event()
+    scope = anyio.CancelScope()
+
+    async def call() -> None:
+        try:
+            with scope:
+                await getattr(log, what)()
+        except anyio.get_cancelled_exc_class():
+            pass
+        finally:
+            ended.set()
+
+    async with anyio.create_task_group() as group:
+        task: asyncio.Task[None] | None = None
+        if way == "native":
+            task = asyncio.get_running_loop().create_task(call())
+        else:
+            group.start_soon(call)
+        await reached(gate)
+        if task is not None:
+            task.cancel()
+        else:
+            scope.cancel()
+        await a_few_turns()
+        gate.open()
+        with anyio.fail_after(5):
+            await ended.wait()
+    if what != "aclose":
+        await writes[-1]
+    assert all(write.is_done() for write in writes)
+    await log.aclose()
+    assert storage.overlaps == 0
+    assert texts(where.entries()) == [f"{number}" for number in range(300)]
+
+
+async def test_leaving_cancelled_closes_all_the_same(where: Place, way: Way) -> None:
+    """R8: closing in a task that is cancelled already writes what is queued, closes the storage, and gives the lock back."""
+    log, storage = await faulty_log(where)
+    ended = anyio.Event()
+
+    async def work() -> None:
+        log.append_message(said("queued"))
+        try:
+            await anyio.sleep(60)
+        finally:
+            try:
+                await log.aclose()
+            finally:
+                ended.set()
+
+    async def run(scope: anyio.CancelScope) -> None:
+        with scope:
+            await work()
+
+    async with anyio.create_task_group() as group:
+        scope = anyio.CancelScope()
+        task = None
+        if way == "native":
+            task = asyncio.get_running_loop().create_task(work())
+        else:
+            group.start_soon(run, scope)
+        await anyio.sleep(0.005)
+        if task is not None:
+            task.cancel()
+        else:
+            scope.cancel()
+        with anyio.fail_after(5):
+            await ended.wait()
+    if task is not None:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert storage.count("close") == 1
+    again = await where.log()
+    assert len(again.index) == 1
+    await again.aclose()
+
+
+async def test_timeouts_time_out(jsonl: JsonlPlace) -> None:
+    """R8: anyio's timeouts end as timeouts, after the write that was under way is settled; nothing is lost or doubled."""
+    log, storage = await faulty_log(jsonl)
+    storage.slow_down("commit", 0.02)
+    with anyio.move_on_after(0.005) as scope:
+        await log.append_message(said("moved on"))
+    assert scope.cancelled_caught
+    with pytest.raises(TimeoutError):
+        with anyio.fail_after(0.005):
+            await log.append_message(said("timed out"))
+    with anyio.move_on_after(5) as scope:
+        await log.append_message(said("in time"))
+    assert not scope.cancelled_caught
+    await log.aclose()
+    assert texts(jsonl.entries()) == ["moved on", "timed out", "in time"]
+
+
+async def test_the_loop_runs_on_while_a_cancelled_task_stays(jsonl: JsonlPlace, way: Way) -> None:
+    """R8: a task that has to stay with a slow write does not keep the others from running."""
+    log, storage = await faulty_log(jsonl)
+    storage.slow_down("commit", 0.1)
+    gaps: list[float] = []
+
+    async def heartbeat() -> None:
+        last = time.perf_counter()
+        while True:
+            await anyio.sleep(0.002)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    async with anyio.create_task_group() as group:
+        waiter = Waiter(log.append_message(said()), way)
+        waiter.start(group)
+        group.start_soon(heartbeat)
+        await anyio.sleep(0.02)
+        waiter.cancel()
+        await waiter.ended.wait()
+        group.cancel_scope.cancel()
+    assert len(gaps) > 10
+    await log.aclose()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+async def test_random_instants(jsonl: JsonlPlace, seed: int, durability: str) -> None:
+    """R8: many tasks, cancelled at random instants in either way: what was acknowledged is there, in the order of the
+    calls, nothing twice, and the session opens again."""
+    chooser = random.Random(seed)
+    storage = FaultyStorage(await jsonl.create(durability=durability), inline=durability == "os" and seed % 2 == 0)
+    if not storage.info.inline:
+        storage.slow_down("commit", 0.0007)
+        storage.slow_down("sync", 0.0003)
+    log = await EntryLog.open(storage)
+    native = sniffio.current_async_library() == "asyncio"
+    called: list[str] = []
+    waiters: list[Waiter] = []
+    async with anyio.create_task_group() as group:
+        for number in range(150):
+            write = log.append_message(said(f"{number}" * chooser.choice((1, 1, 5000))))
+            called.append(write.entry_id)
+            waiter = Waiter(write, "native" if native and chooser.random() < 0.5 else "scope")
+            waiters.append(waiter)
+            waiter.start(group)
+            while chooser.random() < 0.5:
+                await anyio.sleep(chooser.random() * 0.001)
+            if chooser.random() < 0.7:
+                chooser.choice(waiters[-8:]).cancel()
+        with anyio.fail_after(20):
+            for waiter in waiters:
+                await waiter.ended.wait()
+    acknowledged = [waiter.write.entry_id for waiter in waiters if waiter.outcome == "acknowledged"]
+    assert "cancelled" in {waiter.outcome for waiter in waiters}
+    before_closing = [entry["id"] for entry in jsonl.entries()]
+    assert set(acknowledged) <= set(before_closing)
+    with anyio.fail_after(5):
+        last = await log.append_message(said("last"))
+        await log.aclose()
+    assert storage.overlaps == 0
+    assert [entry["id"] for entry in jsonl.entries()] == [*called, last]
+    assert_chain(jsonl.entries())
+    log = await jsonl.log()
+    assert len(log.index) == 151
+    await log.aclose()
+
+
+async def test_opening_cancelled_leaves_nothing_open(on_disk: Place, way: Way) -> None:
+    """R8, R12: opening or creating that is cancelled at random instants leaves no lock and no half session behind."""
+    log = await on_disk.new_log()
+    writes = [log.append_message(said("x" * 200)) for _ in range(200)]
+    await writes[-1]
+    await log.aclose()
+    chooser = random.Random(1)
+    for _ in range(25):
+        scope = anyio.CancelScope()
+        ended = anyio.Event()
+        opened: list[EntryLog] = []
+
+        async def opening(scope: anyio.CancelScope, ended: anyio.Event, opened: list[EntryLog]) -> None:
+            try:
+                with scope:
+                    storage = await on_disk.open()
+                    try:
+                        opened.append(await EntryLog.open(storage))
+                    except BaseException:
+                        storage.close()
+                        raise
+            finally:
+                ended.set()
+
+        async with anyio.create_task_group() as group:
+            task = None
+            if way == "native":
+                task = asyncio.get_running_loop().create_task(opening(scope, ended, opened))
+            else:
+                group.start_soon(opening, scope, ended, opened)
+            await anyio.sleep(chooser.random() * 0.012)
+            if task is not None:
+                task.cancel()
+            else:
+                scope.cancel()
+            with anyio.fail_after(5):
+                await ended.wait()
+        for log in opened:
+            await log.aclose()
+        again = await on_disk.log(lock_timeout=5)
+        assert len(again.index) == 200
+        await again.aclose()
