@@ -86,7 +86,9 @@ def main() -> None:
             count = 200 if options.small else 2_000
             append, reload = anyio.run(_for_peers, folder, count)
             beside = [("branchline, JSONL, os", append, reload)]
-            beside += [(one.name, one.append, one.reload) for one in peers.measure(_PEERS, count, 1 if options.small else 3)]
+            beside += [
+                (one.name, one.append, one.reload) for one in peers.measure(_PEERS, count, 1 if options.small else 3)
+            ]
     _show(console, figures, beside)
     if options.json is not None:
         found = {"figures": [one.to_json() for one in figures], "peers": beside}

@@ -9,6 +9,7 @@ import statistics
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.measuring import TEXT, Figure, message, ratio, seconds, seconds_of
@@ -16,6 +17,7 @@ from harness.session import Session
 from storage import files
 from storage.entry_files import EntryFileStorage
 from storage.jsonl import JsonlStorage
+from storage.messages import Message
 
 SIDE_BY_SIDE = 64
 
@@ -29,7 +31,7 @@ async def awaited_without_sync(folder: Path, backend: str, rounds: int, count: i
             for _ in range(rounds):
                 messages = [message(number * 2) for number in range(count)]
 
-                async def append(messages: list[object] = messages) -> None:
+                async def append(messages: list[Message] = messages) -> None:
                     for one in messages:
                         await session.append_message(one)
 
@@ -58,7 +60,7 @@ async def awaited_with_sync(folder: Path, rounds: int, count: int) -> list[Figur
     single: list[float] = []
     floors: list[float] = []
     together: list[float] = []
-    syncs = 0
+    syncs = syncs_of_64 = 0
     original = files.sync_data
 
     def counted(descriptor: int) -> None:
@@ -172,12 +174,8 @@ async def entry_files(folder: Path, rounds: int, count: int) -> list[Figure]:
 
 def is_supported(name: str) -> bool:
     """Whether an event loop can be used here."""
-    if name == "asyncio":
-        return True
-    try:
-        import trio  # noqa: F401, PLC0415
-    except ImportError:
-        print("trio is not installed; its figure is left out", file=sys.stderr)
+    if find_spec(name) is None:
+        print(f"{name} is not installed; its figure is left out", file=sys.stderr)
         return False
     return True
 

@@ -19,6 +19,7 @@ async def whole_and_trimmed(path: Path, rounds: int) -> list[Figure]:
     whole_floor: list[float] = []
     trimmed: list[float] = []
     trimmed_floor: list[float] = []
+    shown: list[str] = []
     async with Session.open(JsonlStorage.open(path, durability="os")) as session:
         count = len(session.log.index)
         lines = [session.log.index.line(seq) for seq in range(count)]

@@ -51,9 +51,9 @@ def select(path: EntryPath) -> Selection:
     if entry.retained_tail is not None:
         return Selection(path, [after], entry, list(entry.retained_tail))
     first = entry.first_kept_entry_id
-    if first is None or first == entry.id:
+    if first is None:
         return Selection(path, [after], entry)
-    start = path.position_of(first)
+    start = path.position_of(first)  # the compaction's own place: an empty stretch, nothing kept
     if start is None or start > at:
         warning = SessionWarning(
             "first_kept_not_on_path",

@@ -2,44 +2,68 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from branchline_guard import require
 
 __branchline__ = "branchline: storage, compaction, harness"
 
 require("storage", "compaction")
 
-from compaction import *
-from harness.agent import AgentHarness
-from harness.context import CURRENT, SessionContext
-from harness.events import (
-    AgentEvent,
-    MessageFinished,
-    PromptRecorded,
-    ToolFinished,
-    ToolProgress,
-    ToolStarted,
-    TurnEnded,
-    TurnStarted,
-)
-from harness.models import (
-    ChatModel,
-    ModelEvent,
-    ModelRequest,
-    OpenAIChatModel,
-    ReplyFinished,
-    RetryPolicy,
-    TextDelta,
-    ThinkingDelta,
-    Timeouts,
-    ToolCallDelta,
-    ToolSchema,
-)
-from harness.models.local import LocalModel
-from harness.session import Session, SessionTurn
-from harness.settings import AgentSettings
-from harness.tools import Tool, ToolContext, ToolOutput, list_tool, read_tool, search_tool, tool, workspace_tools
-from harness.turn_stream import TurnStream
-from storage import *
+from storage.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from compaction import *
+    from harness.agent import AgentHarness
+    from harness.context import CURRENT, SessionContext
+    from harness.events import (
+        AgentEvent,
+        MessageFinished,
+        PromptRecorded,
+        ToolFinished,
+        ToolProgress,
+        ToolStarted,
+        TurnEnded,
+        TurnStarted,
+    )
+    from harness.models import (
+        AnthropicModel,
+        ChatModel,
+        ModelEvent,
+        ModelRequest,
+        OpenAIChatModel,
+        ReplyFinished,
+        RetryPolicy,
+        TextDelta,
+        ThinkingDelta,
+        Timeouts,
+        ToolCallDelta,
+        ToolSchema,
+    )
+    from harness.models.local import LocalModel
+    from harness.session import Session, SessionTurn
+    from harness.settings import AgentSettings
+    from harness.tools import Tool, ToolContext, ToolOutput, list_tool, read_tool, search_tool, tool, workspace_tools
+    from harness.turn_stream import TurnStream
+    from storage import *
+else:
+    _HOMES = {
+        "harness.agent": "AgentHarness",
+        "harness.context": "CURRENT SessionContext",
+        "harness.events": (
+            "AgentEvent MessageFinished PromptRecorded ToolFinished ToolProgress ToolStarted TurnEnded TurnStarted"
+        ),
+        "harness.models": (
+            "AnthropicModel ChatModel ModelEvent ModelRequest OpenAIChatModel ReplyFinished RetryPolicy TextDelta "
+            "ThinkingDelta Timeouts ToolCallDelta ToolSchema"
+        ),
+        "harness.models.local": "LocalModel",
+        "harness.session": "Session SessionTurn",
+        "harness.settings": "AgentSettings",
+        "harness.tools": "Tool ToolContext ToolOutput list_tool read_tool search_tool tool workspace_tools",
+        "harness.turn_stream": "TurnStream",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES, "compaction", "storage")
 
 __all__ = [
     "CURRENT",
@@ -48,6 +72,7 @@ __all__ = [
     "AgentEvent",
     "AgentHarness",
     "AgentSettings",
+    "AnthropicModel",
     "ApprovalRequestedEntry",
     "ApprovalResolvedEntry",
     "AssistantMessage",

@@ -12,7 +12,8 @@ from compaction.shown_unit import Shown
 from compaction.state import ModelChoice
 from compaction.tokens import TokenEstimator
 from compaction.walk import Projector
-from storage.entry_path import EntryPath
+from storage.entry_path import EntryPath, IndexedPath
+from storage.errors import SessionError
 from storage.protocols import SessionWarning
 
 CURRENT: Final = object()
@@ -69,15 +70,18 @@ async def build_context(
     unknown_entries: UnknownEntries = "raise",
 ) -> SessionContext:
     """The context at the end of ``path``; see ``compaction.projection.project``. Cancelled, it stops at its next pause."""
-    projection = await run_with_pauses(
-        project(
-            path,
-            max_chars=max_chars,
-            max_tokens=max_tokens,
-            estimator=estimator,
-            transforms=transforms,
-            projectors=projectors or {},
-            unknown_entries=unknown_entries,
-        )
+    steps = project(
+        path,
+        max_chars=max_chars,
+        max_tokens=max_tokens,
+        estimator=estimator,
+        transforms=transforms,
+        projectors=projectors or {},
+        unknown_entries=unknown_entries,
     )
-    return SessionContext(projection)
+    try:
+        return SessionContext(await run_with_pauses(steps))
+    except SessionError as error:
+        if error.path is None and isinstance(path, IndexedPath):
+            error.path = path.place
+        raise

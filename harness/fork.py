@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Literal, Protocol, cast
 
 from storage.copying import renumbered
 from storage.decode import decode_entry, facts_of
-from storage.entries import Entry, LabelEntry, LeafEntry, SessionInfoEntry, UnknownEntry, UnknownMessageEntry
+from storage.entries import (
+    Entry,
+    LabelEntry,
+    LeafEntry,
+    SessionInfoEntry,
+    UnknownEntry,
+    UnknownMessageEntry,
+)
 from storage.event_loops import Breath
 from storage.index import NONE, EntryIndex
 from storage.protocols import Facts, Record
@@ -34,16 +42,23 @@ class CreatesHere(Protocol):
 ForkTarget = Creates | CreatesHere
 
 
-def fork_records(index: EntryIndex, target_id: str | None, position: Literal["at", "before"]) -> list[Record]:
-    """The records of a fork, in order, counted from 0. Blocking and possibly long: for a worker.
+def fork_records(
+    index: EntryIndex, target_id: str | None, position: Literal["at", "before"]
+) -> Callable[[], list[Record]]:
+    """What makes the records of a fork, in order, counted from 0: blocking and possibly long, for a worker.
 
-    Raises ``EntryNotFoundError`` and ``BrokenPathError``.
+    What may change meanwhile is looked at in this call, on the event loop. Raises ``EntryNotFoundError``, and what it
+    returns raises ``BrokenPathError``.
     """
     if target_id is None:
         target_id = index.leaf_id
     target = NONE if target_id is None else index.seq_of(target_id)
     if position == "before" and target >= 0:
         target = _before(index, target)
+    return partial(_records, index, target, [*index.labels.items()], index.name_seq)
+
+
+def _records(index: EntryIndex, target: int, labels: list[tuple[str, int]], name_seq: int) -> list[Record]:
     breath = Breath()
     records: list[Record] = []
     parent_id: str | None = None
@@ -52,7 +67,8 @@ def fork_records(index: EntryIndex, target_id: str | None, position: Literal["at
         parent_id = index.names[seq]
         if count & 31 == 31:
             breath.take()
-    additions = [*_additions(index, {record.id for record in records}), LeafEntry(target_id=_name(index, target))]
+    on_path = {record.id for record in records}
+    additions = [*_additions(index, on_path, labels, name_seq), LeafEntry(target_id=_name(index, target))]
     for entry in additions:
         entry.parent_id = entry.target_id if isinstance(entry, LeafEntry) else parent_id
         data = encode_model(cast("Any", entry))
@@ -96,16 +112,14 @@ def _before(index: EntryIndex, target: int) -> int:
     return index.parents[target]
 
 
-def _additions(index: EntryIndex, on_path: set[str]) -> list[Entry]:
+def _additions(index: EntryIndex, on_path: set[str], labels: list[tuple[str, int]], name_seq: int) -> list[Entry]:
     """The labels of entries on the path, and the name, as far as the path itself does not give them."""
     additions: list[Entry] = []
-    for target_id, seq in index.labels.items():
-        if target_id not in on_path:
-            continue
-        in_force = cast("LabelEntry", decode_entry(index.line(seq)))
-        if in_force.id not in on_path:
-            additions.append(LabelEntry(target_id=target_id, label=in_force.label))
-    if index.name_seq != NONE and index.names[index.name_seq] not in on_path:
-        name = cast("SessionInfoEntry", decode_entry(index.line(index.name_seq))).name
+    for target_id, seq in labels:
+        if target_id in on_path and index.names[seq] not in on_path:
+            label = cast("LabelEntry", decode_entry(index.line(seq))).label
+            additions.append(LabelEntry(target_id=target_id, label=label))
+    if name_seq != NONE and index.names[name_seq] not in on_path:
+        name = cast("SessionInfoEntry", decode_entry(index.line(name_seq))).name
         additions.append(SessionInfoEntry(name=name))
     return additions

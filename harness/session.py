@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal, Self, cast
 
 from compaction.projection import UnknownEntries
 from compaction.selection import Transform
@@ -16,6 +16,7 @@ from harness.labels import label_in_force, labels_in_force, name_in_force, one_l
 from harness.recovery import plan_recovery
 from harness.session_opening import SessionOpening
 from harness.session_turn import SessionTurn
+from storage.assembling import LEAF
 from storage.entries import (
     ActiveToolsChangeEntry,
     BranchSummaryEntry,
@@ -31,7 +32,7 @@ from storage.entries import (
     ThinkingLevelChangeEntry,
     WorkingMemoryEntry,
 )
-from storage.entry_log import LEAF, EntryLog
+from storage.entry_log import EntryLog
 from storage.errors import BusyError, NotOnPathError, SessionError
 from storage.event_loops import run_in_worker
 from storage.header import SessionHeader
@@ -101,7 +102,7 @@ class Session:
 
     @property
     def warnings(self) -> tuple[SessionWarning, ...]:
-        """What was found at opening that lost nothing: an unterminated tail, a repair, orphans, …"""
+        """What was found at opening that lost nothing: an unterminated tail, a repair, orphans."""
         return self._log.warnings
 
     @property
@@ -220,16 +221,11 @@ class Session:
         target. Raises ``BusyError`` during a turn. Fails with ``EntryNotFoundError``, and then the leaf is where it was.
         """
         self._refuse_during_turn("move_to")
-
-        def check() -> None:
-            if entry_id is not None:
-                self._require(entry_id)
-
         if summary is None:
-            return self._log.append(LeafEntry(target_id=entry_id), check=check)
+            return self._log.append(LeafEntry(target_id=entry_id), check=lambda: self._require(entry_id))
         entry = BranchSummaryEntry(parent_id=entry_id, summary=summary)
         entry.parent_id = entry_id  # given, also when it is None
-        return self._log.append(entry, check=check, from_leaf=True)
+        return self._log.append(entry, check=lambda: self._require(entry_id), from_leaf=True)
 
     # --- reading
 
@@ -309,7 +305,7 @@ class Session:
         """
         await self._log.settled()
         index = self._log.index
-        records = await run_in_worker(lambda: fork_records(index, target_id, position))
+        records = await run_in_worker(fork_records(index, target_id, position))
         create = cast("Callable[..., Awaitable[Any]]", getattr(into, "create", into))
         made: Session | SessionStorage = await create(cwd=self.header.cwd, parent_session=self.id, records=records)
         return made if isinstance(made, Session) else await Session.open(made)
@@ -349,7 +345,7 @@ class Session:
             raise SessionError(f"{type(storage).__name__} cannot delete sessions; delete it where it is stored")
         await self._log.aclose(close=storage.delete)
 
-    async def __aenter__(self) -> Session:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -399,8 +395,9 @@ class Session:
             return self._log.append(entry, check=lambda: self._require_on_path(first_kept))
         return self._log.append(entry)
 
-    def _require(self, entry_id: str) -> None:
-        self._log.index.seq_of(entry_id)
+    def _require(self, entry_id: str | None) -> None:
+        if entry_id is not None:
+            self._log.index.seq_of(entry_id)
 
     def _require_on_path(self, entry_id: str) -> None:
         index = self._log.index
@@ -410,6 +407,7 @@ class Session:
             raise NotOnPathError(
                 f"the first kept entry {entry_id!r} is not on the path to the leaf {leaf_id!r}: someone navigated away; "
                 "nothing was written; prepare the compaction anew",
+                path=index.place,
                 entry_id=entry_id,
             )
 

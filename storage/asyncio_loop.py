@@ -1,4 +1,4 @@
-"""asyncio, where anyio cannot do it: a wait that outlives ``task.cancel()``, and a checkpoint that costs one turn of the loop."""
+"""asyncio, where anyio cannot do it: a wait that outlives ``task.cancel()``, and a checkpoint of one turn of the loop."""
 
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ class AsyncioLoop:
 
     def is_current(self) -> bool:
         return running_loop() is self._loop
+
+    def is_over(self) -> bool:
+        return self._loop.is_closed()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)

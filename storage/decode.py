@@ -68,7 +68,8 @@ def parse_entry(line: bytes, path: str | None, line_number: int | None) -> Entry
     except ValidationError as error:
         entry = _second_reading(line, error, path, line_number)
     if not entry.__pydantic_fields_set__ >= _REQUIRED:
-        _refuse("id: missing" if "id" not in entry.__pydantic_fields_set__ else "timestamp: missing", path, line_number)
+        missing = "timestamp" if "id" in entry.__pydantic_fields_set__ else "id"
+        raise _refusal(f"{missing}: missing", path, line_number)
     if (_LETTER_N in line and b"NaN" in line) or (_LETTER_I in line and b"Infinity" in line):
         # Bare NaN is no JSON, but the fast reader takes it. Looking for the single byte first is twenty times faster.
         _load(line, path, line_number)
@@ -118,7 +119,7 @@ def _second_reading(line: bytes, error: ValidationError, path: str | None, line_
         except ValidationError as second:
             problems = second.errors(include_url=False)
     if not isinstance(loaded, dict):
-        _refuse("not a JSON object", path, line_number)
+        raise _refusal("not a JSON object", path, line_number)
     # Of ``str | list of parts`` the reader reports both; that it is no text says nothing where the parts were looked at.
     problems = [problem for problem in problems if problem["loc"][-1:] != ("str",)] or problems
     if all(_is_new_name(problem) for problem in problems):
@@ -130,7 +131,7 @@ def _second_reading(line: bytes, error: ValidationError, path: str | None, line_
             problems = second.errors(include_url=False, include_context=False, include_input=False)
     first = problems[0]
     place = ".".join(str(step) for step in first["loc"][1:] if not str(step).startswith("list["))
-    _refuse(f"{place}: {first['msg']}" if place else first["msg"], path, line_number)
+    raise _refusal(f"{place}: {first['msg']}" if place else first["msg"], path, line_number)
 
 
 def _is_new_name(problem: ErrorDetails) -> bool:
@@ -158,9 +159,9 @@ def _load(line: bytes, path: str | None, line_number: int | None) -> Any:
         ) from error
 
 
-def _refuse(why: str, path: str | None, line_number: int | None) -> NoReturn:
+def _refusal(why: str, path: str | None, line_number: int | None) -> DamagedSessionError:
     where = f" at line {line_number}" if line_number is not None else ""
-    raise DamagedSessionError(
+    return DamagedSessionError(
         f"invalid session record{where}: {why}; nothing was changed, and opening with on_corrupt='skip' shows the rest",
         path=path,
         line=line_number,

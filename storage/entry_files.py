@@ -314,6 +314,7 @@ class EntryFileStorage:
             place=self._folder,
             read_only_reason="; ".join(reasons),
             ids_are_file_names=True,
+            salvaged=_SALVAGED in reasons,
         )
 
     def _is_alone(self) -> bool:

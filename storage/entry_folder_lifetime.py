@@ -87,6 +87,7 @@ def create_folder(folder: str, header: SessionHeader, records: Sequence[Record],
     except OSError as error:
         raise StorageError(f"no session can be made here: {error.strerror}", path=folder) from error
     lock: WriterLock | None = None
+    moved = False
     try:
         # First of all, so that what a crash leaves behind can be told from what is being made.
         lock = WriterLock.acquire(os.path.join(building, LOCK))
@@ -94,6 +95,7 @@ def create_folder(folder: str, header: SessionHeader, records: Sequence[Record],
         if sys.platform == "win32":  # there a folder with an open file in it cannot be renamed
             lock.release()
         _rename_folder(building, folder)
+        moved = True
         lock.path = os.path.join(folder, LOCK)
         if sys.platform == "win32":
             lock = WriterLock.acquire(lock.path)
@@ -103,6 +105,8 @@ def create_folder(folder: str, header: SessionHeader, records: Sequence[Record],
     except BaseException as error:
         if lock is not None:
             lock.release()
+        if moved:  # nobody was told of it, so it must not be listed
+            _rename_folder(folder, building)
         shutil.rmtree(building, ignore_errors=True)  # the first error is the one to tell
         if isinstance(error, OSError) and not isinstance(error, SessionError):
             why = f"the session could not be made, and nothing of it is left: {error}"

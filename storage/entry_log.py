@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, cast, get_args
+from typing import Any, cast, get_args
 
 import anyio
 
+from storage.assembling import LEAF, Assembler
 from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of_reply
 from storage.entries import Entry, EntryBase, iso_timestamp
 from storage.entry_path import IndexedPath
@@ -21,21 +22,17 @@ from storage.errors import (
     InvalidEntryError,
     ReadOnlySessionError,
     SessionClosedError,
-    SessionError,
     WrongEventLoopError,
 )
 from storage.event_loops import EventLoop, current_loop, in_slices, run_in_worker
 from storage.identifiers import check_entry_name, new_id
 from storage.index import NONE, EntryIndex
-from storage.line_parts import json_or_null, json_text, read_back
+from storage.line_parts import json_text, read_back
 from storage.messages import Message
 from storage.pending_write import CheckedWrite, PendingWrite
 from storage.protocols import Indexed, Record, SessionStorage, SessionWarning
 from storage.strict_json import encode_model
 from storage.write_queue import WriteQueue, failure
-
-LEAF: Final = object()
-"""As a parent: the leaf at the time when the write's turn comes."""
 
 _PAGE = 2048
 _MESSAGES = cast("tuple[type[Message], ...]", get_args(Message))
@@ -64,14 +61,12 @@ class EntryLog:
         self.inline = info.inline
         self.commit = storage.commit
         self._names = info.ids_are_file_names
-        self._mixed_case = _mixed_case(index.names) if self._names else {}
-        self._place = info.place or None
+        self._place = index.place
+        self._assembler = Assembler(index, place=self._place, ids_are_file_names=self._names)
         self._loop = loop
         self._queue = WriteQueue(loop, self)
         self._taint: BaseException | None = None
         self._closed = False
-        self._last_id: str | None = None
-        self._last_json = b"null"
         self._reading = anyio.Lock()
         self._reader = threading.Lock()
         """Held in a worker: closing waits for a read that was cancelled but has not ended yet."""
@@ -88,6 +83,8 @@ class EntryLog:
         index = storage.take_index() if isinstance(storage, Indexed) else None
         if index is None:
             index = EntryIndex(foreign=storage.info.header.branchline is None)
+            index.salvaged = storage.info.salvaged
+        index.place = storage.info.place or None
         while True:
             after = len(index) - 1
             records = await run_in_worker(partial(storage.read, after_seq=after, limit=_PAGE))
@@ -177,6 +174,8 @@ class EntryLog:
             parent_id: Any = facts.target
         else:
             parent_id = entry.parent_id if "parent_id" in entry.model_fields_set else LEAF
+            if parent_id is not LEAF and not isinstance(parent_id, str | None):
+                raise InvalidEntryError(f"parent_id: a {type(parent_id).__name__} is no entry id", entry_id=entry.id)
         if check is None and not from_leaf:
             write = PendingWrite(self._queue, entry.id, id_json, entry.type, head, tail, parent_id, facts)
         else:
@@ -188,79 +187,14 @@ class EntryLog:
 
     def assemble(self, writes: list[PendingWrite]) -> list[Record]:
         """Give each write its parent and place. Those that fail their checks fail alone, and are taken out."""
-        index = self.index
-        ids = index.ids
-        seq = len(index)
-        leaf = index.leaf_id
-        records: list[Record] = []
-        new: set[str] = set()
-        new_names: dict[str, str] = {}
-        failed: list[PendingWrite] = []
-        for write in writes:
-            parent = leaf if write.parent_id is LEAF else write.parent_id
-            entry_id = write.entry_id
-            if entry_id in ids or entry_id in new:
-                failed.append(write)
-                write.settle(
-                    InvalidEntryError(
-                        f"the id {entry_id!r} is taken in this session", path=self._place, entry_id=entry_id
-                    )
-                )
-                continue
-            if self._names:
-                name = entry_id.lower()
-                twin = new_names.get(name) or self._mixed_case.get(name) or (name if name in ids else None)
-                if twin is not None:
-                    failed.append(write)
-                    write.settle(
-                        InvalidEntryError(
-                            f"the id {entry_id!r} differs only in case from {twin!r}, and not every file system can hold "
-                            "both; choose another id",
-                            path=self._place,
-                            entry_id=entry_id,
-                        )
-                    )
-                    continue
-            if write.check is not None:
-                try:
-                    write.check()
-                except SessionError as error:
-                    failed.append(write)
-                    write.settle(error)
-                    continue
-            if parent is not None and parent not in ids and parent not in new:
-                failed.append(write)
-                write.settle(
-                    InvalidEntryError(
-                        f"{write.kind} {entry_id!r} hangs from {parent!r}, which is no entry of this session",
-                        path=self._place,
-                        entry_id=entry_id,
-                    )
-                )
-                continue
-            tail = write.tail
-            if write.from_leaf:
-                tail = b',"fromId":%b%b' % (json_or_null(leaf), tail)
-            parent_json = self._last_json if parent is self._last_id else json_or_null(parent)
-            line = b'{"seq":%d%b%b%b' % (seq, write.head, parent_json, tail)
-            self._last_id, self._last_json = entry_id, write.id_json
-            records.append(Record(seq, entry_id, parent, write.kind, line, write.facts))
-            new.add(entry_id)
-            if self._names:
-                new_names[entry_id.lower()] = entry_id
-            seq += 1
-            leaf = write.facts.target if write.kind == "leaf" else entry_id
-        for write in failed:
-            writes.remove(write)
-        return records
+        return self._assembler.assemble(writes)
 
     def accept(self, records: Sequence[Record]) -> None:
         """These are committed: from now on they are seen."""
         add = self.index.add
         for record in records:
             add(record)
-        if self._names:
-            self._mixed_case.update(_mixed_case([record.id for record in records]))
+        self._assembler.accept(records)
 
     def taint(self, error: BaseException) -> None:
         """Nobody knows what the store holds now: no I/O is tried again, and everything raises this first error."""
@@ -350,16 +284,22 @@ class EntryLog:
             close()
 
     async def aclose(self, *, close: Callable[[], None] | None = None) -> None:
-        """Write what is queued, and close the storage, whatever happens. Idempotent. ``close``: instead of the storage's own.
+        """Write what is queued, and close the storage (by ``close``, if given), whatever happens. Idempotent.
 
-        A cancellation is let through when the storage is closed. Raises the first failure that nobody was told of.
+        A cancellation is let through when the storage is closed. When the loop that opened it has ended, it may be
+        closed on another one; what was queued then is lost, as a ``ResourceWarning`` says. Raises the first failure
+        that nobody was told of.
         """
         if self._closed:
             return
-        self._check_loop()
+        gone = self._loop.is_over()
+        if not gone:
+            self._check_loop()
         self._closed = True
+        if gone:
+            self._warn_of_lost()
         try:
-            if self._taint is None:
+            if self._taint is None and not gone:
                 await _Awaitable(self._queue.drain_stubbornly)
         finally:
             await run_in_worker(partial(self._close, close or self.storage.close))
@@ -396,15 +336,19 @@ class EntryLog:
             raise ReadOnlySessionError(self._read_only, path=self._place)
 
     def __del__(self) -> None:
-        queue = getattr(self, "_queue", None)
-        if queue and not self._closed:
-            warnings.warn(
-                f"a log was dropped with {len(queue)} entries that were never written; await the writes, or close the "
-                "session",
-                ResourceWarning,
-                source=self,
-                stacklevel=1,
-            )
+        if getattr(self, "_queue", None) and not self._closed:
+            self._warn_of_lost()
+
+    def _warn_of_lost(self) -> None:
+        if not len(self._queue):
+            return
+        warnings.warn(
+            f"a log was dropped with {len(self._queue)} entries that were never written; await the writes, or close the "
+            "session",
+            ResourceWarning,
+            source=self,
+            stacklevel=1,
+        )
 
 
 def _added(index: EntryIndex, records: Sequence[Record]) -> Iterator[None]:
@@ -412,11 +356,6 @@ def _added(index: EntryIndex, records: Sequence[Record]) -> Iterator[None]:
         index.add(record)
         if not count & 15:
             yield
-
-
-def _mixed_case(names: Iterable[str]) -> dict[str, str]:
-    """The names that are not in lower case, by their lower case."""
-    return {name.lower(): name for name in names if name != name.lower()}
 
 
 def _read_only_reason(storage: SessionStorage, index: EntryIndex) -> str | None:

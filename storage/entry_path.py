@@ -110,6 +110,11 @@ class IndexedPath:
         """Places that a pointer gave away, so that looking there needs no walk."""
         self._state = index.state(leaf)
 
+    @property
+    def place(self) -> str | None:
+        """Where the session lies, for errors about the path."""
+        return self._index.place
+
     def __len__(self) -> int:
         return self._length
 
@@ -129,7 +134,7 @@ class IndexedPath:
         return backwards[behind]
 
     def check(self) -> None:
-        """Raise ``BrokenPathError`` if the path does not reach a root. O(1), but for a file whose first entry is in a cycle."""
+        """Raise ``BrokenPathError`` if the path reaches no root. O(1), but for a file whose first entry is in a cycle."""
         if self._state.broken != NONE:
             self._index.raise_broken(self._state.broken)
         if self._index.circular_root != NONE and self._length and self._seq(0) == self._index.circular_root:

@@ -54,6 +54,10 @@ class EventLoop(Protocol):
         """Whether the caller runs on this loop, in its thread."""
         ...
 
+    def is_over(self) -> bool:
+        """Whether the loop has ended, so that nothing will ever run on it again."""
+        ...
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Call on the loop, in its next turn."""
         ...

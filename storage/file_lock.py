@@ -15,6 +15,7 @@ import socket
 import stat
 import sys
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -127,6 +128,11 @@ class WriterLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", None) is not None:
+            warnings.warn(f"a writer's lock was dropped: {self.path}; close its session", ResourceWarning, stacklevel=1)
+            self.release()
 
     def __repr__(self) -> str:
         return f"<WriterLock {self.path!r} {'held' if self.held else 'released'}>"

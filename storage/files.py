@@ -40,7 +40,7 @@ def create_folders(path: str) -> list[str]:
 
 
 def write(descriptor: int, data: bytes | memoryview) -> int:
-    """One ``write`` call; the number of bytes that the kernel took, which may be fewer. Raises ``OSError`` if it took none."""
+    """One ``write`` call; how many bytes the kernel took, which may be fewer. Raises ``OSError`` if it took none."""
     count = os.write(descriptor, data)
     if count == 0 and len(data):
         raise OSError(errno.EIO, "the system wrote nothing, and named no error")

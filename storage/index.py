@@ -62,6 +62,10 @@ class EntryIndex:
     def __init__(self, *, foreign: bool = False) -> None:
         """``foreign``: the file has no ``branchline`` header, so the first entry's missing parent makes it a root."""
         self.foreign = foreign
+        self.place: str | None = None
+        """Where the session lies, for the errors."""
+        self.salvaged = False
+        """Whether bad lines were skipped, so that there may be gaps."""
         self.ids: dict[str, int] = {}
         self.names: list[str] = []
         self.lines: list[bytes | None] = []
@@ -105,6 +109,7 @@ class EntryIndex:
             if record.id != entry_id or record.parent_id != parent_id or record.type != kind:
                 raise DamagedSessionError(
                     f"the storage says that entry {seq} is {kind} {entry_id!r}, its bytes say {record.type} {record.id!r}",
+                    path=self.place,
                     entry_id=entry_id,
                 )
             facts = record.facts or NO_FACTS
@@ -115,6 +120,7 @@ class EntryIndex:
             raise DamagedSessionError(
                 f"invalid session record at line {line or seq + 2}: the id {entry_id!r} was used before, by entry "
                 f"{ids[entry_id]}; nothing was changed, and opening with on_corrupt='skip' shows the rest",
+                path=self.place,
                 line=line,
                 entry_id=entry_id,
             )
@@ -169,7 +175,12 @@ class EntryIndex:
     def _fill_gap(self, seq: int, line: int | None) -> None:
         if seq < len(self.lines):
             raise DamagedSessionError(f"entry {seq} came twice; entry {len(self.lines)} was expected", line=line)
-        while len(self.lines) < seq:  # salvage: a bad line keeps its place
+        if not self.salvaged:
+            raise DamagedSessionError(
+                f"entry {seq} came, but entry {len(self.lines)} was expected; entries between them are missing",
+                line=line,
+            )
+        while len(self.lines) < seq:  # a bad line keeps its place
             self.lines.append(None)
             self.names.append("")
             self.parents.append(BROKEN)
@@ -197,7 +208,7 @@ class EntryIndex:
             self.warnings.append(
                 SessionWarning(
                     "root_with_parent",
-                    f"the first entry hangs from {parent_id!r}, which is not in this file (a fork of pi's); it counts as a root",
+                    f"the first entry hangs from {parent_id!r}, which is not here (a fork of pi's); it counts as a root",
                     line,
                     entry_id,
                 )
@@ -259,7 +270,9 @@ class EntryIndex:
         seq = self.ids.get(entry_id)
         if seq is None:
             raise EntryNotFoundError(
-                f"no entry {entry_id!r:.140} in this session; `entries()` lists them", entry_id=entry_id
+                f"no entry {entry_id!r:.140} in this session; `entries()` lists them",
+                path=self.place,
+                entry_id=entry_id,
             )
         return seq
 
@@ -267,7 +280,7 @@ class EntryIndex:
         """The committed bytes of an entry."""
         line = self.lines[seq]
         if line is None:
-            raise EntryNotFoundError(f"entry {seq} is a bad line that was skipped")
+            raise EntryNotFoundError(f"entry {seq} is a bad line that was skipped", path=self.place)
         return line
 
     def kind(self, seq: int) -> tuple[str, str]:
@@ -312,10 +325,13 @@ class EntryIndex:
                 why = "comes only later or in a cycle" if missing in self.ids else "is missing"
                 raise BrokenPathError(
                     f"the path breaks at entry {entry_id!r}: its parent {missing!r} {why}; other paths can be read",
+                    path=self.place,
                     line=line,
                     entry_id=entry_id,
                 )
-        raise BrokenPathError("the path breaks at a bad line that was skipped; other paths can be read")
+        raise BrokenPathError(
+            "the path breaks at a bad line that was skipped; other paths can be read", path=self.place
+        )
 
     def is_on_path(self, seq: int, leaf: int) -> bool:
         """Whether ``seq`` is ``leaf`` or above it. O(the distance)."""

@@ -7,8 +7,10 @@ taints the storage. The file is looked at before each write and after it, for pi
 from __future__ import annotations
 
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from storage import files
 from storage.copying import renumbered
@@ -20,7 +22,7 @@ from storage.errors import (
     StorageError,
 )
 from storage.event_loops import Breath, run_in_worker
-from storage.file_lock import open_when_free
+from storage.file_lock import WriterLock, open_when_free
 from storage.header import new_header
 from storage.index import EntryIndex
 from storage.jsonl_file import (
@@ -50,10 +52,13 @@ class JsonlStorage:
         self._scan = opened.scan
         self._lock = opened.lock
         self._info = opened.info
-        self._index = opened.index
+        self._index: EntryIndex | None = opened.index
         self._durable = durability == "fsync"
         self._loaded: deque[Record] = deque()
-        """What was read and not asked for yet."""
+        """What was appended by others and read, as long as it may be asked for again."""
+        self._loaded_from = self._scan.seq
+        self._scan_before = self._scan
+        self._asked: int | None = None
         self._writing = self._info.writable
         self._next_seq = self._scan.seq
         status = os.fstat(self._descriptor)
@@ -129,7 +134,8 @@ class JsonlStorage:
 
         def create() -> OpenFile:
             header = new_header(session_id=session_id, cwd=cwd)
-            return create_session_file(place, header, [], durability, replace_empty=aside)
+            # Behind a symlink it is the real file that is made, as it is the real one that is opened.
+            return create_session_file(os.path.realpath(place), header, [], durability, replace_empty=aside)
 
         attempts_left = _ATTEMPTS
         while True:
@@ -164,15 +170,31 @@ class JsonlStorage:
 
     def read(self, *, after_seq: int = -1, limit: int | None = None) -> Sequence[Record]:
         """The records after ``after_seq``. Behind the last one a reader looks at the file anew."""
-        loaded = self._loaded
-        if loaded and loaded[0].seq > after_seq:
-            count = len(loaded) if limit is None else min(limit, len(loaded))
-            return [loaded.popleft() for _ in range(count)]
-        if after_seq >= self._next_seq - 1:
-            return [] if self._writing else self._read_new(limit)
-        return self._read_again(after_seq, limit)
+        if limit == 0:
+            return []
+        known = self._next_seq if self._writing else self._loaded_from
+        if after_seq + 1 < known:
+            found = self._read_again(after_seq, known, limit)
+            if found or self._writing:
+                return found
+        self._forget_until(after_seq)
+        if self._loaded and after_seq == self._asked:
+            # Asked once more, so the last answer was not taken: for a duplicate id in it, say, which may be mended by now.
+            self._loaded.clear()
+            self._scan, self._next_seq = self._scan_before, self._loaded_from
+        self._asked = after_seq
+        if not self._loaded and not self._writing:
+            self._read_new()
+            self._forget_until(after_seq)
+        return list(islice(self._loaded, limit))
 
-    def _read_new(self, limit: int | None) -> Sequence[Record]:
+    def _forget_until(self, seq: int) -> None:
+        """What was handed out stays until it is not asked for again: the one who asked may have been cancelled."""
+        loaded = self._loaded
+        while loaded and loaded[0].seq <= seq:
+            loaded.popleft()
+
+    def _read_new(self) -> None:
         """What another process appended since; the tail is read again from the last accepted newline."""
         self._check_still_there()
         scan = self._scan.copy()  # after a failure one begins where one stood: a line may be seen while it is written
@@ -182,12 +204,12 @@ class JsonlStorage:
         for piece in pieces(self._descriptor, scan.accepted):
             for _ in scan.feed(piece, found.append):
                 breath.take()
-        self._scan = scan
+        self._scan_before, self._scan = self._scan, scan
+        self._loaded_from = self._next_seq
         self._next_seq = scan.seq
-        self._loaded.extend(found)
-        return self.read(after_seq=found[0].seq - 1, limit=limit) if found else []
+        self._loaded = deque(found)
 
-    def _read_again(self, after_seq: int, limit: int | None) -> Sequence[Record]:
+    def _read_again(self, after_seq: int, end: int, limit: int | None) -> Sequence[Record]:
         self._check_still_there()
         scan = LineScan(path=self._path, on_corrupt="skip" if self._scan.skips else "raise")
         found: list[Record] = []
@@ -195,8 +217,7 @@ class JsonlStorage:
         for piece in pieces(self._descriptor, 0):
             for _ in scan.feed(piece, found.append):
                 breath.take()
-        wanted = [record for record in found if record.seq > after_seq]
-        return wanted if limit is None else wanted[:limit]
+        return [record for record in found if after_seq < record.seq < end][:limit]
 
     def _check_still_there(self) -> None:
         status = os.fstat(self._descriptor)
@@ -211,6 +232,11 @@ class JsonlStorage:
 
     def commit(self, records: Sequence[Record]) -> Callable[[], None] | None:
         """Append ``records`` with one write; the sync that makes them durable is returned, if durability asks for it."""
+        if self._lock is None or not self._lock.held:
+            raise StaleSessionError(
+                "the writer's lock is not ours (was this process forked?); nothing was written; open the session anew",
+                path=self._path,
+            )
         if records[0].seq != self._next_seq or not self._writing:
             raise StaleSessionError(
                 f"the next entry of this file is {self._next_seq}, not {records[0].seq}; open the session anew",
@@ -228,7 +254,7 @@ class JsonlStorage:
             raise self._cut_back([record.data for record in records], written, error) from error
         size = self._size + len(data)
         if os.lseek(descriptor, 0, os.SEEK_CUR) != size:  # O_APPEND: where our last byte really went
-            self._give_up(len(data))
+            self._give_up(data)
         self._size = size
         self._next_seq += len(records)
         return self._sync if self._durable else None
@@ -257,11 +283,16 @@ class JsonlStorage:
                 path=self._path,
             )
 
-    def _give_up(self, length: int) -> None:
+    def _give_up(self, data: bytes) -> None:
         """After a write that did not land where it should: take it back if it is the file's end, and write no more."""
         end = os.lseek(self._descriptor, 0, os.SEEK_CUR)
-        if os.fstat(self._descriptor).st_size == end and end > self._size + length:
-            files.truncate(self._descriptor, end - length)
+        if os.fstat(self._descriptor).st_size == end:
+            # All of it, or, if the system took less than it said, what is there of it: nothing but our own is ever cut.
+            for start in (end - len(data), self._size):
+                there = os.pread(self._descriptor, end - start, start) if 0 <= start < end else b""
+                if there and data.endswith(there):
+                    files.truncate(self._descriptor, start)
+                    break
         raise StaleSessionError(
             "someone else changed the file while we wrote; our entry was taken back where it was the file's end; open the "
             "session anew",
@@ -309,14 +340,23 @@ class JsonlStorage:
             self._lock.release()
             self._lock = None
 
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            warnings.warn(f"a session was dropped without being closed: {self._path}", ResourceWarning, stacklevel=1)
+            self.close()
+
     def delete(self) -> None:
-        """Delete the file and what lies beside it. Only the writer may."""
+        """Delete the file and what lies beside it. Raises ``SessionLockedError`` while somebody else writes."""
         lock = self._lock
+        if lock is None or not lock.held:
+            lock = WriterLock.acquire(self._path + ".lock")
         self._lock = None
-        self.close()
-        delete_session_files(self._path)
-        if lock is not None:
+        try:
+            self.close()
+            delete_session_files(self._path)
             lock.remove()
+        finally:
+            lock.release()
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:

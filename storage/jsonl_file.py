@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -47,8 +48,8 @@ class OpenFile:
     scan: LineScan
     lock: WriterLock | None
     info: StorageInfo
-    index: EntryIndex | None = None
-    """What opening has read, indexed; ``None`` where nothing was read because it was just written."""
+    index: EntryIndex
+    """What was read or written, indexed."""
 
     def close(self) -> None:
         """Close the file and free the lock."""
@@ -58,7 +59,7 @@ class OpenFile:
 
 
 def naming(path: str, action: Callable[[], T]) -> T:
-    """Run ``action``; an ``OSError`` of the system's becomes a ``StorageError`` that names the path. Unreadable is not missing."""
+    """Run ``action``; a system's ``OSError`` becomes a ``StorageError`` that names the path. Unreadable is not missing."""
     try:
         return action()
     except BranchlineError:
@@ -73,15 +74,18 @@ class BegunFile:
     """A session's file that is being opened: locked if it is to be written, and read piece by piece through ``scan``."""
 
     def __init__(self, path: str, mode: Mode, on_corrupt: Corrupt) -> None:
-        """Lock and open, or raise and leave nothing behind. Blocking. Behind a symlink it is the real file that is locked."""
+        """Lock and open, or raise and leave nothing behind. Blocking. Behind a symlink, the real file is locked."""
         path = os.path.realpath(path)
         try:
-            os.stat(path)
+            status = os.stat(path)
         except FileNotFoundError:
             raise SessionNotFoundError("there is no session here; create one, or check the path", path=path) from None
+        if not stat.S_ISREG(status.st_mode):
+            raise StorageError("this is not a file; give the path of a session's file", path=path)
         self.path = path
         self.writing = mode == "write"
         self.index = EntryIndex()
+        self.index.salvaged = on_corrupt == "skip"
         self.scan = LineScan(path=path, on_corrupt=on_corrupt)
         self.lock = WriterLock.acquire(path + ".lock", 0) if self.writing else None
         try:
@@ -144,6 +148,7 @@ class BegunFile:
             warnings=tuple(warnings),
             place=path,
             read_only_reason=reason,
+            salvaged=scan.skips,
         )
         return OpenFile(path, self.descriptor, scan, self.lock, info, self.index)
 
@@ -243,6 +248,7 @@ def create_session_file(
     lock = WriterLock.acquire(path + ".lock", 0)
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
     descriptor = -1
+    linked = False
     try:
         if replace_empty:
             _remove_uncommitted(path)
@@ -256,6 +262,7 @@ def create_session_file(
             raise SessionExistsError(
                 "there is something here already; open it, or choose another place", path=path
             ) from None
+        linked = True
         os.unlink(temporary)
         if durability == "fsync":
             for changed in (folder, *map(os.path.dirname, made)):
@@ -263,12 +270,17 @@ def create_session_file(
         scan = LineScan(path=path)
         scan.header = header
         scan.seq = len(records)
+        index = EntryIndex()
+        for record in records:
+            index.add(record)
         info = StorageInfo(header=header, writable=True, inline=True, place=path)
-        return OpenFile(path, descriptor, scan, lock, info)
+        return OpenFile(path, descriptor, scan, lock, info, index)
     except BaseException:
         if descriptor >= 0:
             os.close(descriptor)
         _remove(temporary)
+        if linked:
+            _remove(path)  # nobody was told of it, so it must not be listed
         lock.release()
         raise
 

@@ -25,6 +25,7 @@ def read_back(entry: Entry, line: bytes) -> Facts:
 
 
 def json_or_null(text: str | None) -> bytes:
+    """A text as JSON, or ``null``."""
     return b"null" if text is None else json_text(text)
 
 

@@ -87,7 +87,11 @@ class MemoryStorage:
             self.memory.writer = None
 
     def delete(self) -> None:
-        """Forget all records."""
+        """Forget all records. Raises ``SessionLockedError`` while somebody else writes."""
+        if self.memory.writer not in (None, self):
+            raise SessionLockedError(
+                "the session in memory has a writer in this process; close it first", owner={"pid": os.getpid()}
+            )
         self.close()
         self.memory.deleted = True
         self.memory.records.clear()

@@ -71,7 +71,7 @@ class StorageInfo:
     """What a storage says of itself. ``place`` is for messages.
 
     ``inline``: a ``commit`` of at most 64 KiB costs no more than a write to the page cache, so the log may call it on the
-    event loop. ``read_only_reason`` says why it is not ``writable``. ``ids_are_file_names``: entry ids must be safe names.
+    event loop. ``salvaged``: bad lines were skipped, so ``seq`` has gaps. ``read_only_reason`` says why it is not ``writable``. ``ids_are_file_names``: entry ids must be safe names.
     """
 
     header: SessionHeader
@@ -81,6 +81,7 @@ class StorageInfo:
     place: str = ""
     read_only_reason: str = ""
     ids_are_file_names: bool = False
+    salvaged: bool = False
 
 
 class SessionStorage(Protocol):

@@ -27,6 +27,7 @@ def recover_jsonl(data: bytes, *, on_corrupt: Corrupt = "raise") -> RecoveredSes
     """
     scan = LineScan(on_corrupt=on_corrupt)
     index = EntryIndex()
+    index.salvaged = scan.skips
     records: list[Record] = []
 
     def add(record: Record) -> None:

@@ -68,7 +68,7 @@ def encode_value(value: Any, place: str) -> bytes:
 
 
 def replace_surrogates(value: Any) -> Any:
-    """``value`` with U+FFFD for each lone surrogate in its text. In keys their escape is spelled out, so that two keys stay two."""
+    """``value`` with U+FFFD for each lone surrogate in its text. In keys their escape is spelled out: two stay two."""
     if isinstance(value, str):
         return _SURROGATES.sub("\ufffd", value)
     if isinstance(value, list):
@@ -99,8 +99,8 @@ def _look_through(model: RecordModel) -> tuple[bool, bool]:
         fields: dict[str, Any] = current.__dict__
         if current.__pydantic_extra__:
             free.extend(current.__pydantic_extra__.values())
-        for name in current.free_fields:
-            free.append(fields.get(name))
+        if current.free_fields:
+            free.extend([fields.get(name) for name in current.free_fields])
         for value in fields.values():
             kind = cast("type[Any]", type(value))
             if kind is str or value is None or kind is bool:
@@ -110,7 +110,7 @@ def _look_through(model: RecordModel) -> tuple[bool, bool]:
                     return False, complete
             elif isinstance(value, RecordModel):
                 models.append(value)
-            elif kind is list and value and all([isinstance(item, RecordModel) for item in value]):
+            elif kind is list and value and all([isinstance(item, RecordModel) for item in value]):  # noqa: C419 - quicker
                 models.extend(value)
             else:
                 free.append(value)

@@ -27,6 +27,13 @@ class TrioLoop:
         except RuntimeError:
             return False
 
+    def is_over(self) -> bool:
+        try:
+            self._token.run_sync_soon(_nothing)
+        except trio.RunFinishedError:
+            return True
+        return False
+
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._token.run_sync_soon(callback)
 
@@ -70,3 +77,7 @@ class TrioLoop:
 
     def protect(self, function: Callable[[], None]) -> Callable[[], None]:
         return trio.lowlevel.enable_ki_protection(function)
+
+
+def _nothing() -> None:
+    """For asking whether the loop still takes calls."""

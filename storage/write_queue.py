@@ -149,7 +149,7 @@ class WriteQueue:
             write.settle(failure(cause))
 
     def _take(self) -> list[PendingWrite]:
-        """The writes of the next batch. One with a check of its own begins a batch: it is checked against what is committed."""
+        """The writes of the next batch. One with a check begins a batch: it is checked against what is committed."""
         queue = self._queue
         write = queue.popleft()
         writes = [write]
@@ -176,7 +176,14 @@ class WriteQueue:
         if self._batch is not None or not self._queue:
             return
         writes = self._take()
-        records = self._committer.assemble(writes)
+        try:
+            records = self._committer.assemble(writes)
+        except Exception as error:  # noqa: BLE001 - it settles every write of the batch, so that nobody waits for ever
+            for write in writes:
+                if not write.is_done():
+                    write.settle(failure(error))
+            self._continue()
+            return
         if not records:
             self._continue()
             return

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from typing import Any
 
 from pi_durable import Harness, UserEntry, create_registry
 from pi_durable.context import BACKGROUND_CONTEXT
@@ -15,7 +16,7 @@ from pi_durable.storage.jsonl import JsonlStorage
 PLACE, COUNT, TEXT = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 
 
-async def opened() -> Harness:
+async def opened() -> Any:
     storage = await JsonlStorage.open(f"{PLACE}/durable", PosixExecutionEnv(cwd=PLACE), BACKGROUND_CONTEXT)
     return await Harness.open(storage, {"models": {}, "registry": create_registry()}, BACKGROUND_CONTEXT)
 

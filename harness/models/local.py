@@ -13,8 +13,9 @@ import anyio
 import anyio.to_thread
 
 from harness.models.events import ModelEvent
+from harness.models.http_settings import RetryPolicy, Timeouts
 from harness.models.local_process import LocalServer, LocalSettings, smollm2_file
-from harness.models.openai_chat import OpenAIChatModel, RetryPolicy, Timeouts
+from harness.models.openai_chat import OpenAIChatModel
 from harness.models.openai_payload import openai_payload
 from harness.models.protocol import ModelRequest
 from storage.errors import ContextOverflowError, ModelError

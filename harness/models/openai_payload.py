@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from harness.models.payload_parts import (
+    EMPTY_MESSAGE,
+    EMPTY_RESULT,
+    IMAGES_OF_RESULTS,
+    NOTHING_TO_SEND,
+    CallIds,
+    Part,
+    encode_json,
+    parts_of,
+    sent_options,
+    texts_of,
+    wrong_role,
+)
 from harness.models.protocol import ModelRequest, ToolSchema
 from storage.errors import ModelError
 from storage.messages import (
     AssistantMessage,
     ImageContent,
-    Message,
-    TextContent,
     ThinkingContent,
     ToolCall,
     ToolResultMessage,
     UserMessage,
 )
 
-EMPTY_MESSAGE = "(empty message)"
-"""Stands for a user message with nothing to send, so that the order of roles stays."""
-EMPTY_RESULT = "(no output)"
-"""Stands for a tool result with nothing to send: each call needs its answer."""
-
 _OURS = ("model", "messages", "tools", "stream", "stream_options")
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
 """What every known server takes as a call's id. OpenAI refuses more than 40 characters."""
-
-Part = dict[str, Any]
 
 
 def openai_payload(
@@ -52,7 +54,7 @@ def openai_payload(
     """
     body: dict[str, Any] = {"model": model_id, "messages": list(_messages(model_id, request, return_reasoning_to))}
     if not any(message["role"] != "system" for message in body["messages"]):
-        raise ModelError("There is nothing to send: the request has no messages. Append a user message first.")
+        raise ModelError(NOTHING_TO_SEND)
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
     body["stream"] = True
@@ -60,30 +62,7 @@ def openai_payload(
         body["stream_options"] = {"include_usage": True}
     if request.thinking_level not in (None, "off"):
         body["reasoning_effort"] = request.thinking_level
-    options = {**(defaults or {}), **request.options}
-    for name in sorted(options):
-        if name in _OURS:
-            raise ModelError(f"The option {name!r} is not for the caller to set; remove it from the model's options.")
-        body[name] = options[name]
-    return encode_json(body)
-
-
-def encode_json(value: Any) -> bytes:
-    """Compact, non-ASCII raw, strict: NaN is refused, and a lone surrogate becomes U+FFFD.
-
-    Raises:
-        ModelError: the value cannot be written as JSON.
-    """
-    try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ModelError(
-            f"The request cannot be written as JSON ({error}); correct the value and send again."
-        ) from error
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+    return encode_json({**body, **sent_options(defaults, request.options, _OURS)})
 
 
 def _tool(tool: ToolSchema) -> Part:
@@ -94,7 +73,7 @@ def _tool(tool: ToolSchema) -> Part:
 def _messages(model_id: str, request: ModelRequest, return_reasoning_to: str | None) -> Iterator[Part]:
     if request.system_prompt and request.system_prompt.strip():
         yield {"role": "system", "content": request.system_prompt}
-    ids = _CallIds()
+    ids = CallIds(_USABLE_ID)
     images: list[Part] = []
     for position, message in enumerate(request.messages):
         if images and not isinstance(message, ToolResultMessage):
@@ -109,26 +88,11 @@ def _messages(model_id: str, request: ModelRequest, return_reasoning_to: str | N
                     yield sent
             case ToolResultMessage():
                 yield {"role": "tool", "tool_call_id": ids.of_result(message), "content": _result_text(message)}
-                images += [_image(part) for part in _parts(message.content) if isinstance(part, ImageContent)]
+                images += [_image(part) for part in parts_of(message.content) if isinstance(part, ImageContent)]
             case _:
-                raise ModelError(
-                    f"Message {position} has the role {_role(message)!r}, which no model takes; build the messages with"
-                    " build_context, which turns it into one that can be sent."
-                )
+                raise wrong_role(position, message)
     if images:
         yield _images_of_results(images)
-
-
-def _role(message: Message) -> str:
-    return message.role
-
-
-def _parts(content: str | Sequence[TextContent | ImageContent] | None) -> Sequence[TextContent | ImageContent]:
-    return [TextContent(text=content)] if isinstance(content, str) else content or ()
-
-
-def _texts(parts: Iterable[Any]) -> list[str]:
-    return [part.text for part in parts if isinstance(part, TextContent) and part.text and part.text.strip()]
 
 
 def _image(part: ImageContent) -> Part:
@@ -137,7 +101,7 @@ def _image(part: ImageContent) -> Part:
 
 def _user_content(message: UserMessage) -> str | list[Part]:
     sent: list[Part] = []
-    for part in _parts(message.content):
+    for part in parts_of(message.content):
         if isinstance(part, ImageContent):
             sent.append(_image(part))
         elif part.text and part.text.strip():
@@ -149,8 +113,8 @@ def _user_content(message: UserMessage) -> str | list[Part]:
 
 
 def _result_text(message: ToolResultMessage) -> str:
-    parts = _parts(message.content)
-    texts = _texts(parts)
+    parts = parts_of(message.content)
+    texts = texts_of(parts)
     if not texts and any(isinstance(part, ImageContent) for part in parts):
         return "(an image, shown below)"
     return "\n".join(texts) or EMPTY_RESULT
@@ -158,12 +122,12 @@ def _result_text(message: ToolResultMessage) -> str:
 
 def _images_of_results(images: list[Part]) -> Part:
     """The wire has no place for an image in a tool's message: they follow, as the user's, after the last result."""
-    return {"role": "user", "content": [{"type": "text", "text": "Images from the tool results above:"}, *images]}
+    return {"role": "user", "content": [{"type": "text", "text": IMAGES_OF_RESULTS}, *images]}
 
 
 def _assistant(message: AssistantMessage, call_ids: list[str], wants_reasoning: bool) -> Part | None:
     sent: Part = {"role": "assistant"}
-    if text := "".join(_texts(message.content or ())):
+    if text := "".join(texts_of(message.content or ())):
         # Absent rather than null beside calls: null is allowed, but one server in use fails on it.
         sent["content"] = text
     if wants_reasoning:
@@ -186,40 +150,3 @@ REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 def _function(call: ToolCall) -> Part:
     # What was no JSON object is never sent as arguments: a server that parses them would refuse the whole history.
     return {"name": call.name, "arguments": encode_json(call.arguments).decode()}
-
-
-class _CallIds:
-    """The ids of one request's calls as they are sent: each unique, none empty or longer than servers allow.
-
-    Ids that are fine and first of their name stay as they are. Others are made from their place, so that the same
-    request always gives the same ones.
-    """
-
-    def __init__(self) -> None:
-        self._used: set[str] = set()
-        self._calls = 0
-        self._open: list[tuple[str, str]] = []
-
-    def of_calls(self, calls: Sequence[ToolCall]) -> list[str]:
-        wire_ids: list[str] = []
-        for call in calls:
-            self._calls += 1
-            wire_id = call.id
-            if not _USABLE_ID.fullmatch(wire_id) or wire_id in self._used:
-                place = f"{self._calls}:{call.id}".encode("utf-8", "surrogatepass")
-                wire_id = "call_" + hashlib.sha256(place).hexdigest()[:24]
-            self._used.add(wire_id)
-            wire_ids.append(wire_id)
-        if calls:
-            self._open = [(call.id, wire_id) for call, wire_id in zip(calls, wire_ids, strict=True)]
-        return wire_ids
-
-    def of_result(self, result: ToolResultMessage) -> str:
-        for place, (call_id, wire_id) in enumerate(self._open):
-            if call_id == result.tool_call_id:
-                del self._open[place]
-                return wire_id
-        raise ModelError(
-            f"The result for call {result.tool_call_id!r} follows no call of that id; build the messages with"
-            " build_context, which pairs them."
-        )

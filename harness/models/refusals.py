@@ -19,10 +19,11 @@ _OVERFLOW_CODES = re.compile(
 )
 _OVERFLOW_WORDS = re.compile(
     r"(?:exceed|longer than|greater than|too long for|too large for|over|beyond|maximum|larger than)\w*[^.]{0,80}?"
-    r"context (?:length|window|size)"
+    r"context (?:length|window|size|limit)"
     r"|context (?:length|window|size|limit)[^.]{0,60}?(?:exceed|is too (?:long|small)|overflow)"
     r"|context length is only|overflows? the context|context the overflows"
     r"|(?:prompt|input)s?(?: tokens?| length)? (?:is|are|was) too (?:long|large)|prompt too long|too many input tokens"
+    r"|too many total text bytes"
     r"|longer than the (?:maximum )?model(?:'s)? (?:maximum )?(?:context )?length"
     r"|maximum (?:prompt|model|input) length|range of input length"
     r"|reduce the length of (?:the|your) (?:messages?|prompt|input)"
@@ -36,6 +37,8 @@ _OVERLOADED_WORDS = re.compile(
 )
 _PAID_OUT_WORDS = re.compile(r"insufficient_quota|billing|payment|credit balance|insufficient balance", re.IGNORECASE)
 
+_STATUS_OF_KIND = {"api_error": 500, "timeout_error": 504, "rate_limit_error": 429, "overloaded_error": 529}
+"""What Anthropic's errors have for a status where they come with none, inside a stream."""
 _TEMPORARY_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _OVERFLOW_STATUSES = frozenset({None, 200, 400, 413, 422, 500})
 _LONGEST_EXCERPT = 600
@@ -77,8 +80,10 @@ class Refusal:
         """Whether the same request may be taken later."""
         if self.is_overflow or _PAID_OUT_WORDS.search(self.signs):
             return False
-        inner = int(self.code) if self.status in (None, 200) and self.code.isdecimal() and len(self.code) == 3 else None
-        status = inner or self.status
+        status = self.status
+        if status in (None, 200):
+            is_status = self.code.isdecimal() and len(self.code) == 3
+            status = int(self.code) if is_status else _STATUS_OF_KIND.get(self.code)
         return status in _TEMPORARY_STATUSES or bool(_OVERLOADED_WORDS.search(self.signs))
 
     def error(self, provider: str) -> ModelError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.models.events import TextDelta, ThinkingDelta, ToolCallDelta
-from harness.testing.replies import events_of, rough_tokens
+from harness.testing.replies import events_of, output_tokens
 from storage.messages import AssistantMessage
 
 _FINISH_REASONS = {"stop": "stop", "length": "length", "toolUse": "tool_calls"}
@@ -51,7 +51,7 @@ def _usage(message: AssistantMessage, prompt_tokens: int) -> dict[str, Any]:
         prompt, output, cached = given.input + given.cache_read, given.output, given.cache_read
     else:
         prompt, cached = prompt_tokens, 0
-        output = rough_tokens("".join(str(part) for part in message.content or ()))
+        output = output_tokens(message)
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,

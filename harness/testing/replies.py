@@ -119,3 +119,8 @@ def rough_tokens(data: bytes | str) -> int:
     """Tokens as the scripts count them: a quarter of the bytes, rounded up."""
     size = len(data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data)
     return -(-size // 4)
+
+
+def output_tokens(message: AssistantMessage) -> int:
+    """Tokens of a whole message, as the scripts count them."""
+    return rough_tokens("".join(str(part) for part in message.content or ()))

@@ -14,7 +14,7 @@ import anyio.lowlevel
 from harness.models.events import ModelEvent, ReplyFinished
 from harness.models.openai_payload import openai_payload
 from harness.models.protocol import ModelRequest
-from harness.testing.replies import Reply, Scripted, ScriptedReply, events_of, reply_of, rough_tokens
+from harness.testing.replies import Reply, Scripted, ScriptedReply, events_of, output_tokens, reply_of, rough_tokens
 from storage.errors import ContextOverflowError, ModelError
 from storage.messages import AssistantMessage, Usage
 
@@ -116,7 +116,7 @@ class ScriptedModel:
         finished.model = finished.model or self.model_id
         finished.stop_reason = finished.stop_reason or ("toolUse" if finished.tool_calls else "stop")
         if finished.usage is None and self._report_usage:
-            output = rough_tokens("".join(str(part) for part in finished.content or ()))
+            output = output_tokens(finished)
             finished.usage = Usage(input=size, output=output, total_tokens=size + output)
         yield ReplyFinished(finished)
 

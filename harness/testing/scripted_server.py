@@ -1,4 +1,4 @@
-"""A real server that speaks OpenAI's chat completions from a script: for tests through real sockets and processes."""
+"""A real server that speaks OpenAI's or Anthropic's protocol from a script: for tests through sockets and processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal, Self, cast
 
-from harness.testing.chunks import chunks_of
+from harness.testing.protocols import ANTHROPIC, WireProtocol, protocol_of
 from harness.testing.replies import Reply, Scripted, reply_of, rough_tokens
 from storage.errors import BranchlineError
 
@@ -64,7 +64,7 @@ ServerScript = Answer | Callable[[ReceivedRequest], Answer]
 
 
 class ScriptedServer:
-    """An OpenAI-compatible server on a free port of this machine, in threads of its own; a context manager.
+    """A model's server on a free port of this machine, in threads of its own; a context manager.
 
     ```python
     with ScriptedServer([HttpAnswer(503), tool_call("list", path="."), "Two files."]) as server:
@@ -73,12 +73,16 @@ class ScriptedServer:
         assert server.requests[2].messages[-1]["role"] == "tool"
     ```
 
+    It speaks OpenAI's chat completions, and to who asks at a path that ends in ``/messages``, Anthropic's protocol
+    (``AnthropicModel("any", base_url=server.base_url, api_key="any")``). Thinking is signed there.
+
     The script is that of ``ScriptedModel`` (an exception becomes an error in the stream, a ``Reply`` with ``cut`` a
     torn connection), and ``HttpAnswer`` besides; functions get the ``ReceivedRequest``, and what they raise is raised
     again on leaving the ``with``. Being threads, it also serves other processes, and tests that block. When the script
     is over it answers 400 and says so.
 
-    ``usage`` counts tokens (a quarter of the bytes) when asked to (``stream_options``), ``"always"`` or ``"never"``. A
+    ``usage`` counts tokens (a quarter of the bytes) when asked to (``stream_options``; Anthropic's protocol always asks),
+    ``"always"`` or ``"never"``. A
     request longer than ``context_window`` tokens gets ``overflow`` as its answer, and uses up none of the script.
     ``hang_ups`` counts the requests whose client went away before the answer was whole.
     """
@@ -107,7 +111,7 @@ class ScriptedServer:
 
     @property
     def base_url(self) -> str:
-        """What ``OpenAIChatModel(base_url=…)`` and ``--base-url`` want."""
+        """What ``OpenAIChatModel(base_url=…)``, ``AnthropicModel(base_url=…)`` and ``--base-url`` want."""
         return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def __enter__(self) -> Self:
@@ -135,37 +139,41 @@ class ScriptedServer:
 
     # What the handler needs.
 
-    def answer_to(self, request: ReceivedRequest) -> HttpAnswer | tuple[Reply, list[dict[str, Any]]]:
+    def answer_to(
+        self, request: ReceivedRequest, protocol: WireProtocol
+    ) -> HttpAnswer | tuple[Reply, list[dict[str, Any]]]:
         """The script's answer, as bytes to send or as a reply and its chunks."""
         with self._lock:
             self.requests.append(request)
             size = rough_tokens(request.raw)
             if self._context_window is not None and size > self._context_window:
-                return self._overflow or _overflow_answer(size, self._context_window)
+                return self._overflow or HttpAnswer(400, protocol.overflow(size, self._context_window))
             scripted = next(self._script, None)
         if scripted is None:
-            return _error_answer(f"The script is over; this is request {len(self.requests)}.", "script_over")
+            told = f"The script is over; this is request {len(self.requests)}."
+            return HttpAnswer(400, protocol.error(told, "script_over"))
         if not isinstance(scripted, HttpAnswer) and callable(scripted):
             try:
                 scripted = scripted(request)
             except Exception as error:  # noqa: BLE001 - it belongs to the test, which gets it on leaving
                 self._failure = self._failure or error
-                return _error_answer(f"The script raised {type(error).__name__}: {error}", "script_failed")
+                told = f"The script raised {type(error).__name__}: {error}"
+                return HttpAnswer(400, protocol.error(told, "script_failed"))
         if isinstance(scripted, HttpAnswer):
             return scripted
         if isinstance(scripted, Exception):
             scripted = Reply(error=scripted)
         reply, message = reply_of(scripted)
-        asked = bool(cast("dict[str, Any]", request.body.get("stream_options") or {}).get("include_usage"))
+        options: dict[str, Any] = request.body.get("stream_options") or {}
+        asked = protocol is ANTHROPIC or bool(options.get("include_usage"))
         counted = self._usage == "always" or (self._usage == "asked" and asked)
         model = str(request.body.get("model"))
-        chunks = chunks_of(message, model, reply.chunk_size or self._chunk_size, size if counted else None)
+        chunks = protocol.chunks_of(message, model, reply.chunk_size or self._chunk_size, size if counted else None)
+        if reply.error is not None or reply.cut:
+            chunks = [chunk for chunk in chunks if not protocol.is_end(chunk)]
         if reply.error is not None:
-            chunks = [chunk for chunk in chunks if not _ends(chunk)]
             code = reply.error.code if isinstance(reply.error, BranchlineError) else type(reply.error).__name__
-            chunks.append({"error": {"message": str(reply.error), "type": code, "code": code}})
-        elif reply.cut:
-            chunks = [chunk for chunk in chunks if not _ends(chunk)]
+            chunks.append(protocol.error(str(reply.error), code))
         return reply, chunks
 
     def note_hang_up(self) -> None:
@@ -189,22 +197,6 @@ class ScriptedServer:
             remaining -= 0.02
 
 
-def _ends(chunk: Mapping[str, Any]) -> bool:
-    return not chunk["choices"] or chunk["choices"][0]["finish_reason"] is not None
-
-
-def _error_answer(message: str, code: str) -> HttpAnswer:
-    return HttpAnswer(400, {"error": {"message": message, "type": "invalid_request_error", "code": code}})
-
-
-def _overflow_answer(size: int, window: int) -> HttpAnswer:
-    message = (
-        f"This model's maximum context length is {window} tokens. However, your messages resulted in {size} tokens."
-        " Please reduce the length of the messages."
-    )
-    return _error_answer(message, "context_length_exceeded")
-
-
 def _endless(function: Callable[[ReceivedRequest], Answer]) -> Iterator[ServerScript]:
     while True:
         yield function
@@ -213,6 +205,7 @@ def _endless(function: Callable[[ReceivedRequest], Answer]) -> Iterator[ServerSc
 class _Server(ThreadingHTTPServer):
     daemon_threads = False
     block_on_close = True
+    request_queue_size = 128
 
     def __init__(self, script: ScriptedServer) -> None:
         self.script = script
@@ -255,14 +248,15 @@ class _Handler(BaseHTTPRequestHandler):
         request = ReceivedRequest(self.path, headers, raw, (self.client_address[0], self.client_address[1]))
         script = self.server.script
         try:
-            answer = script.answer_to(request)
+            protocol = protocol_of(self.path)
+            answer = script.answer_to(request, protocol)
             if isinstance(answer, HttpAnswer):
                 self._send(answer)
             else:
                 reply, chunks = answer
                 script.pause(reply.delay, self.connection)
                 paced = [piece for chunk in chunks for piece in (reply.pause, chunk)][1:]
-                ending = [] if reply.cut or reply.error else ["data: [DONE]\n\n"]
+                ending = () if reply.cut or reply.error else protocol.ending
                 self._send(HttpAnswer(200, [*paced, *ending], cut=reply.cut))
         except (ConnectionResetError, BrokenPipeError):
             self.close_connection = True
@@ -298,7 +292,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.server.script.pause(0, self.connection)
         if isinstance(piece, Mapping):
-            piece = f"data: {json.dumps(piece, ensure_ascii=False)}\n\n"
+            piece = protocol_of(self.path).event(cast("Mapping[str, Any]", piece))
         data = piece.encode("utf-8", "surrogatepass") if isinstance(piece, str) else cast("bytes", piece)
         if data:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from harness.tools.builtin import list_tool, read_tool, search_tool, workspace_tools
-from harness.tools.context import ToolContext
-from harness.tools.definition import Tool, ToolOutput, as_tools, tool
-from harness.tools.text import MAX_RESULT_CHARACTERS, to_text
-from harness.tools.workspace import Workspace
+from typing import TYPE_CHECKING
+
+from storage.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from harness.tools.builtin import list_tool, read_tool, search_tool, workspace_tools
+    from harness.tools.context import ToolContext
+    from harness.tools.definition import Tool, ToolOutput, as_tools, tool
+    from harness.tools.text import MAX_RESULT_CHARACTERS, to_text
+    from harness.tools.workspace import Workspace
+else:
+    _HOMES = {
+        "harness.tools.builtin": "list_tool read_tool search_tool workspace_tools",
+        "harness.tools.context": "ToolContext",
+        "harness.tools.definition": "Tool ToolOutput as_tools tool",
+        "harness.tools.text": "MAX_RESULT_CHARACTERS to_text",
+        "harness.tools.workspace": "Workspace",
+    }
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = [
     "MAX_RESULT_CHARACTERS",

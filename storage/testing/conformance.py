@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from typing import cast
 
 import anyio
 
@@ -55,9 +56,11 @@ async def _check(clause: Clause, subject: Subject, seconds: float) -> ClauseResu
 
 
 def _describe(error: BaseException) -> str:
-    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        return _describe(error.exceptions[0])
-    return str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
+    if isinstance(error, BaseExceptionGroup):
+        inside = cast("BaseExceptionGroup[BaseException]", error).exceptions
+        return _describe(inside[0]) if len(inside) == 1 else text
+    return str(error) if isinstance(error, AssertionError) else text
 
 
 def _text(error: BaseException) -> str:

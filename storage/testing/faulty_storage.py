@@ -24,7 +24,7 @@ Step = Literal["commit", "sync"]
 
 
 class StorageCall(NamedTuple):
-    """A call that reached the storage: ``"read"``, ``"commit"``, ``"sync"`` or ``"close"``, and how many records went with it."""
+    """A call that reached the storage (``"read"``, ``"commit"``, ``"sync"``, ``"close"``), with how many records."""
 
     name: str
     records: int = 0

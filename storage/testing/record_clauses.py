@@ -132,8 +132,9 @@ async def unknown_entries_stay(subject: Subject) -> None:
 async def foreign_lines_stay(subject: Subject) -> None:
     storage = await subject.storage()
     line = (
-        '{"seq":0,"type":"custom","id":"%s","parentId":null,"timestamp":"2026-01-01T00:00:00.000Z",'
-        '"customType":"x","data":{"text":"caf\\u00e9 \\ud800","number":1.50}}' % new_id()
+        f'{{"seq":0,"type":"custom","id":"{new_id()}",'
+        '"parentId":null,"timestamp":"2026-01-01T00:00:00.000Z",'
+        '"customType":"x","data":{"text":"caf\\u00e9 \\ud800","number":1.50}}'
     ).encode()
     await subject.commit(storage, parse_record(line, 0))
     await run_in_worker(storage.close)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 from storage.decode import parse_record
 from storage.entries import iso_timestamp
@@ -20,7 +19,7 @@ StorageOpener = Callable[[str, Mode], SessionStorage | Awaitable[SessionStorage]
 """
 
 
-class ClauseFailed(AssertionError):
+class ClauseError(AssertionError):
     """The backend does not do what a clause asks for."""
 
 
@@ -29,9 +28,9 @@ class AbilityAbsent(Exception):  # noqa: N818 - it is no error
 
 
 def expect(holds: object, otherwise: str) -> None:
-    """Raise ``ClauseFailed`` unless it holds. Unlike ``assert``, this also looks under ``python -O``."""
+    """Raise ``ClauseError`` unless it holds. Unlike ``assert``, this also looks under ``python -O``."""
     if not holds:
-        raise ClauseFailed(otherwise)
+        raise ClauseError(otherwise)
 
 
 class Subject:
@@ -54,7 +53,6 @@ class Subject:
             storage = await given if isinstance(given, Awaitable) else given
         except NotImplementedError as error:
             raise AbilityAbsent(f"it cannot be opened with mode={mode!r}") from error
-        storage = cast("SessionStorage", storage)
         self._storages.append(storage)
         return storage
 

@@ -218,7 +218,7 @@ async def test_finished_siblings_keep_their_results(session: Session, way: str) 
         raise AssertionError
 
     async def watch(cancel: Cancel) -> None:
-        while "result a: quick" not in await history(session):  # noqa: ASYNC110 - it is on disk
+        while "result a: quick" not in await history(session):  # it is on disk
             await anyio.sleep(0.002)
         done.set()
         cancel()

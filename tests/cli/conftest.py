@@ -110,7 +110,8 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     folder.mkdir()
     root = tmp_path / "sessions"
     monkeypatch.setenv("BRANCHLINE_HOME", str(root))
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "BRANCHLINE_MODEL", "BRANCHLINE_TRACEBACK", "FORCE_COLOR"):
+    keys = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+    for name in (*keys, "BRANCHLINE_MODEL", "BRANCHLINE_TRACEBACK", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return Command(root, folder, monkeypatch)
 

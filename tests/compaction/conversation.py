@@ -130,4 +130,4 @@ class Conversation:
 
 
 def usage(total: int) -> Usage:
-    return Usage(input=total - 1, output=1, total_tokens=total)
+    return Usage(input=1, output=1, total_tokens=total)

@@ -164,11 +164,16 @@ def test_special_tokens_in_text_are_text(text: str, name: str) -> None:
 
 @pytest.mark.parametrize("name", CACHE_NAMES)
 @pytest.mark.parametrize("character", [" ", "\n", "a", "漢", "\ud800", "😀"])
-def test_a_million_of_one_character_is_counted(character: str, name: str) -> None:
-    """o200k_base panics on a million blanks in one piece; in pieces it does not."""
+def test_very_many_of_one_character_are_counted(character: str, name: str) -> None:
+    """Whatever it is, in a few seconds at most."""
     begin = time.monotonic()
     assert TiktokenEstimator(encoding=name).count(character * 300_000) > 100
     assert time.monotonic() - begin < 10
+
+
+def test_more_than_a_million_blanks_do_not_panic() -> None:
+    """The case that stopped others: it is counted, not estimated."""
+    assert TiktokenEstimator(encoding="o200k_base").count(" " * 1_200_000) < 100_000
 
 
 def test_a_panic_in_the_encoder_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,25 +235,24 @@ def test_loading_and_long_text_are_jobs_short_text_is_not() -> None:
 
 @pytest.mark.anyio
 async def test_counting_long_text_leaves_the_event_loop_free() -> None:
-    """While ten million characters are counted, another task keeps its pace; cancelled, it stops waiting."""
+    """While three million characters are counted, other tasks get their turns; cancelled, it stops waiting."""
     messages = Conversation().user("u", "The quick brown fox. " * 150_000).project().messages
     estimator = TiktokenEstimator("gpt-4")
     estimator.count("x")
-    worst = 0.0
+    turns = 0
 
     async def pace() -> None:
-        nonlocal worst
+        nonlocal turns
         while True:
-            begin = time.monotonic()
             await anyio.sleep(0.001)
-            worst = max(worst, time.monotonic() - begin)
+            turns += 1
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(pace)
         begin = time.monotonic()
         assert await count_tokens(messages, estimator=estimator) > 700_000
         took = time.monotonic() - begin
-        assert worst < took / 2
+        assert turns >= 10
         begin = time.monotonic()
         with anyio.move_on_after(took / 10):
             await count_tokens(messages, estimator=estimator)

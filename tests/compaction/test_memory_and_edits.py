@@ -69,6 +69,13 @@ def test_a_hidden_result_leaves_its_call_answered() -> None:
     assert projection.messages[-1].text == TAKEN_OUT
 
 
+def test_a_hidden_result_without_a_call_is_not_listed() -> None:
+    """Somebody took it out on purpose: it is not dropped."""
+    projection = Conversation().user("u").result("r1", "x").result("r2", "x").hide("e", "r1").project()
+    assert projection.entry_ids == ["u"]
+    assert projection.dropped == ["r2"]
+
+
 def test_an_edit_replaces_the_content() -> None:
     """Text for text, and one part of text in replies and results; everything else stays."""
     image = ImageContent(data="aGk=", mime_type="image/png")

@@ -86,6 +86,7 @@ OTHERS = {
     "escaped": lambda line: spelled(line, separators=(",", ":")),
     "spaced": lambda line: spelled(line, ensure_ascii=False),
     "without seq": lambda line: b"{" + line.split(b",", 1)[1],
+    "without seq, numbers otherwise": lambda line: b"{" + line.split(b",", 1)[1].replace(b"2.5,", b"2.50,"),
     "members behind": lambda line: line[:-1] + b',"more":{"message":{"role":"user","content":"no","timestamp":1}}}',
     "a request of another kind": lambda line: line[:-1] + b',"request":{"message":{"role":"user"}}}',
     "members before": lambda line: line.replace(b'"type"', b'"x":{"message":{"role":"user","content":"no"}},"type"', 1),

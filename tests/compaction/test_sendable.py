@@ -17,6 +17,7 @@ from storage.messages import (
     ThinkingContent,
     ToolCall,
     ToolResultMessage,
+    UserMessage,
 )
 from tests.compaction.conversation import Conversation, call, run, user_message
 
@@ -271,3 +272,12 @@ def test_what_is_shown_is_made_anew() -> None:
         for message in first.messages:
             message.content = None
         assert run(path, **options).messages == copy
+
+
+def test_the_placeholder_is_made_anew_too() -> None:
+    """Whatever is done to it, the next context has the fixed one."""
+    path = Conversation().reply("a").path
+    first = run(path).messages[0]
+    assert isinstance(first, UserMessage)
+    first.content = "changed"
+    assert run(path).messages[0].content == PLACEHOLDER

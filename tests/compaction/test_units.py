@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from compaction import Unit, estimate_chars, trim_messages, units_of
+from compaction import Unit, estimate_chars, pair_results, trim_messages, units_of
 from storage.errors import BudgetError, InvalidEntryError
 from storage.messages import Message, ToolResultMessage, UserMessage
 from tests.compaction.conversation import reply_message, result_message, user_message
@@ -66,6 +66,12 @@ def test_repeated_ids_pair_with_the_nearest_open_call() -> None:
         result_message("x"),
     ]
     assert groups(late) == [(0, 3), (1, 2), (4,)]
+
+
+def test_pairs_name_the_call_by_its_number() -> None:
+    """In one reply, of calls with one id, the first result answers the first call; a stranger answers none."""
+    messages = [user_message("u"), reply_message("", "a", "b", "a"), *(result_message(one) for one in "abac")]
+    assert pair_results(messages) == {2: (1, 0), 3: (1, 1), 4: (1, 2)}
 
 
 def test_one_reply_may_use_an_id_twice_and_ids_may_be_empty() -> None:

@@ -8,11 +8,19 @@ import pytest
 
 from compaction import RoughEstimator, UsageAnchoredEstimator
 from compaction.breathing import run_at_once
-from compaction.tokens import MESSAGE_TOKENS, TextCounter, count_tokens
+from compaction.tokens import CALL_TOKENS, IMAGE_TOKENS, MESSAGE_TOKENS, TextCounter, count_tokens, texts_of
 from storage.entries import RequestHeaderEntry
 from storage.errors import BudgetError
-from storage.messages import Message, Usage
-from tests.compaction.conversation import TIME, Conversation, usage
+from storage.messages import ImageContent, Message, TextContent, ThinkingContent, Usage
+from tests.compaction.conversation import (
+    TIME,
+    Conversation,
+    call,
+    reply_message,
+    result_message,
+    usage,
+    user_message,
+)
 
 ANCHORED = UsageAnchoredEstimator()
 
@@ -28,6 +36,13 @@ def test_the_newest_count_and_what_came_after() -> None:
     projection = conversation.project(estimator=ANCHORED)
     assert projection.tokens == 1_000 + rough(*projection.messages[-2:])
     assert conversation.project().tokens == projection.tokens
+
+
+def test_results_made_up_for_the_newest_reply_came_after_its_count() -> None:
+    """It could not hold what was never said before."""
+    projection = Conversation().user("u").reply("a", "x", usage=usage(1_000)).project(estimator=ANCHORED)
+    assert projection.entry_ids == ["u", "a", "a"]
+    assert projection.tokens == 1_000 + rough(projection.messages[-1])
 
 
 def test_without_any_count_everything_is_estimated() -> None:
@@ -159,6 +174,20 @@ def test_a_token_budget_shows_whole_units_for_every_size() -> None:
     assert seen == [["u2", "a2"], ["u1", "a1", "r1", "u2", "a2"]]
     with pytest.raises(BudgetError, match="tokens, max_tokens is 1;"):
         conversation.project(max_tokens=1, estimator=RoughEstimator())
+
+
+def test_what_goes_to_the_model_is_counted_and_nothing_else() -> None:
+    """Texts, thinking, names and arguments of calls, results; a fixed amount for an image and for each message's form."""
+    image = ImageContent(data="aGk=" * 1_000, mime_type="image/png")
+    user = user_message("see")
+    user.content = [TextContent(text="see"), image]
+    assert texts_of(user) == (["see"], MESSAGE_TOKENS + IMAGE_TOKENS)
+    reply = reply_message("text", call("x", "read", path="é"), provider="p", usage=usage(5))
+    reply.content = [ThinkingContent(thinking="hm", thinking_signature="sig"), *(reply.content or [])]
+    assert texts_of(reply) == (["hm", "text", "read", '{"path":"é"}'], MESSAGE_TOKENS + CALL_TOKENS)
+    result = result_message("x", "out", details={"not": "sent"}, is_error=True)
+    assert texts_of(result) == (["out"], MESSAGE_TOKENS + CALL_TOKENS)
+    assert texts_of(user_message("plain")) == (["plain"], MESSAGE_TOKENS)
 
 
 @pytest.mark.anyio

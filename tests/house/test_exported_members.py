@@ -43,7 +43,7 @@ def test_the_list_is_sorted_and_true(package: ModuleType):
 def test_nothing_public_is_left_out(package: ModuleType):
     """A public name that a package's ``__init__`` imports is in its ``__all__``: imported for users, or not at all."""
     submodules = {module.name for module in pkgutil.iter_modules(package.__path__)}
-    tools = {"annotations", "require", *submodules}
+    tools = {"TYPE_CHECKING", "annotations", "lazy_names", "require", *submodules}
     public = {name for name in vars(package) if not name.startswith("_")} - tools
     assert public - set(exported(package)) == set()
 

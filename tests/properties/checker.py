@@ -100,6 +100,8 @@ def take_apart(entries: list[Json], leaf: str | None, context: Plain) -> tuple[S
     compaction_id = offered.compaction["id"] if offered.compaction else None
     if context.compaction_id != compaction_id:
         found.append(Violation("R18 compaction id", f"{context.compaction_id} for {compaction_id}"))
+    if context.warnings and not offered.lost_first_kept:
+        found.append(Violation("R18 needless warning", "a warning, though every kept entry is there"))
     if offered.lost_first_kept and not context.warnings:
         found.append(Violation("R18 no warning", "the first kept entry is not on the path, and nothing says so"))
     return shown, found

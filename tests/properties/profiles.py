@@ -12,6 +12,9 @@ LARGE = os.environ.get("BRANCHLINE_HYPOTHESIS", "") == "large"
 MAXIMUM_STEPS = 60 if LARGE else 30
 """The longest conversation that is drawn."""
 
+TIMEOUT_SECONDS = 3600 if LARGE else 120
+"""How long one property test may take."""
+
 
 def examples(count: int) -> Any:
     """Settings for a property test: ``count`` examples by default, eight times as many in the large profile."""

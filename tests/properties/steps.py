@@ -152,9 +152,13 @@ def _reply(step: Step) -> Json:
         parts.append({"type": "text", "text": step.text})
     for number, call_id in enumerate(step.calls):
         parts.append({"type": "toolCall", "id": call_id, "name": "look", "arguments": {"n": number}})
+    usage: Json = {}
+    if step.option == "usage":
+        counts = {"input": 7 * step.pick, "output": 5, "cacheRead": 3, "cacheWrite": 0}
+        usage = {"usage": {**counts, "totalTokens": sum(counts.values())}}
     stop = step.option if step.option in ("error", "aborted") else ("toolUse" if step.calls else "stop")
     model = {} if step.option == "unnamed" else {"provider": "p", "model": f"reply-{step.pick % 3}"}
-    return {"role": "assistant", "content": parts, **model, "stopReason": stop, "timestamp": TIME}
+    return {"role": "assistant", "content": parts, **model, **usage, "stopReason": stop, "timestamp": TIME}
 
 
 def _result(step: Step, call_id: str) -> Json:
@@ -222,7 +226,7 @@ def _steps(kind: str, *, options: tuple[str, ...] = ("",), calls: int = 0, **mor
     return st.builds(Step, st.just(kind), TEXTS, PICKS, some_calls, st.sampled_from(options), **more)
 
 
-REPLIES = _steps("reply", options=("", "", "", "", "error", "aborted", "thinking", "unnamed"), calls=4)
+REPLIES = _steps("reply", options=("", "", "usage", "usage", "error", "aborted", "thinking", "unnamed"), calls=4)
 ANSWERS = _steps("answer", options=("", "", "error", "image"))
 TAIL = st.lists(st.one_of(_steps("user"), REPLIES, ANSWERS, _steps("result", calls=1)), max_size=4).map(tuple)
 
@@ -249,7 +253,7 @@ KINDS: dict[str, tuple[int, st.SearchStrategy[Step]]] = {
     "thinking": (1, _steps("thinking")),
     "tools": (1, _steps("tools", calls=3)),
     "header": (1, _steps("header")),
-    "label": (1, _steps("label")),
+    "label": (3, _steps("label")),
     "name": (1, _steps("name")),
     "metadata": (1, _steps("metadata")),
     "custom": (1, _steps("custom")),

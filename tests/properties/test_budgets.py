@@ -14,12 +14,13 @@ from harness import BudgetError, MemoryStorage, Session
 from tests.properties.budgets import with_newest
 from tests.properties.checker import Plain, take_apart
 from tests.properties.growing import grow, plain_of, raw_entries
-from tests.properties.profiles import MAXIMUM_STEPS, examples
+from tests.properties.profiles import MAXIMUM_STEPS, TIMEOUT_SECONDS, examples
 from tests.properties.steps import Step, conversations
 from tests.properties.test_contexts import placeholder
 from tests.properties.wire import Json, characters, text_of
 
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 
 
 class Counting:
@@ -88,6 +89,41 @@ def test_a_unit_is_kept_only_if_every_budget_holds(loop: str, steps: list[Step],
                 max_chars = data.draw(st.integers(1, top.chars + 5), label="max_chars")
                 both = await build(session, max_chars=max_chars, max_tokens=max_tokens)
                 assert both == expected(contexts, max_chars, max_tokens)
+
+    placeholder()
+    anyio.run(run, backend=loop)
+
+
+@LOOPS
+@examples(40)
+@given(steps=conversations(max_steps=MAXIMUM_STEPS))
+def test_a_budget_measured_by_the_providers_counts_holds_and_shows_the_newest_units(
+    loop: str, steps: list[Step]
+) -> None:
+    """Whatever replies say of their usage: the count is within the budget, and what is shown are the newest units."""
+
+    async def run() -> None:
+        async with Session.open(MemoryStorage.create()) as session:
+            await grow(session, steps)
+            full = plain_of(await session.build_context())
+            shown, _ = take_apart(raw_entries(session.storage), session.leaf_id, full)
+            counts = range(1 if shown.groups else 0, len(shown.groups) + 1)
+            wanted = [with_newest(shown, count, placeholder()).messages for count in counts]
+            wanted += [with_newest(shown, count, placeholder(), tail_opener=True).messages for count in counts]
+            assert full.tokens is not None
+            before = 0
+            for max_tokens in range(1, full.tokens + 30, max(1, full.tokens // 12)):
+                try:
+                    context = plain_of(await session.build_context(max_tokens=max_tokens))
+                except BudgetError:
+                    assert before == 0, "a larger budget refuses nothing that a smaller one shows"
+                    continue
+                assert context.tokens is not None
+                assert context.tokens <= max_tokens
+                assert context.messages in wanted
+                assert len(context.messages) >= before - 1, "a larger budget shows no less"  # but for the placeholder
+                before = len(context.messages)
+            assert plain_of(await session.build_context(max_tokens=10**9)) == full
 
     placeholder()
     anyio.run(run, backend=loop)

@@ -95,6 +95,7 @@ MUTATIONS: list[tuple[str, Callable[[Pairs, Json], None], str]] = [
     ("thinking level forgotten", fact("thinking_level", None), "R22 state"),
     ("tools forgotten", fact("active_tools", None), "R22 state"),
     ("compaction id of the older one", fact("compaction_id", "c0"), "R18 compaction id"),
+    ("a warning without a reason", fact("warnings", 1), "R18 needless warning"),
     ("something behind the end", insert(12, "a4", reply("last words")), "R18 not offered"),
 ]  # fmt: skip
 

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from harness import EntryFileStorage, JsonlStorage, MemoryStorage, Session, SessionStorage, TextContent
 from tests.properties.growing import grow, learn_placeholder, plain_of, raw_entries
 from tests.properties.judging import Judge
-from tests.properties.profiles import LARGE, MAXIMUM_STEPS, examples
+from tests.properties.profiles import LARGE, MAXIMUM_STEPS, TIMEOUT_SECONDS, examples
 from tests.properties.record import openers, path_to
 from tests.properties.steps import Step, conversations
 from tests.properties.wire import Json
 
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 BUDGETS_FOR = 8 if LARGE else 3
 Backend = Literal["memory", "jsonl", "entry files"]
 
@@ -67,7 +68,7 @@ async def judged(session: Session, *, budgets_for: int = BUDGETS_FOR) -> tuple[l
 
 @LOOPS
 @pytest.mark.parametrize("backend", ["memory", "jsonl"])
-@examples(150)
+@examples(120)
 @given(steps=conversations(max_steps=MAXIMUM_STEPS), together=st.booleans())
 def test_every_context_of_every_tree_holds_the_rules(
     loop: str, backend: Backend, steps: list[Step], together: bool

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from harness import EntryFileStorage, JsonlStorage, Session
 from tests.properties.growing import plain_of, raw_entries
-from tests.properties.profiles import MAXIMUM_STEPS, examples
+from tests.properties.profiles import MAXIMUM_STEPS, TIMEOUT_SECONDS, examples
 from tests.properties.steps import STAMP, TIME, Recorded, Step, conversations, plan
 from tests.properties.test_contexts import judged, placeholder
 from tests.properties.wire import Json, compact
 
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 
 HEADER = {"type": "session", "version": 3, "id": "by-hand", "timestamp": STAMP, "cwd": "/w"}
 
@@ -82,7 +83,7 @@ def write(path: Path, recorded: Recorded, *, ours: bool, ascii_only: bool) -> No
 
 
 @LOOPS
-@examples(150)
+@examples(100)
 @given(steps=st.lists(STEPS, min_size=2, max_size=6), ours=st.booleans(), ascii_only=st.booleans())
 def test_every_context_of_every_file_holds_the_rules(
     loop: str, steps: list[list[Step]], ours: bool, ascii_only: bool

@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from harness import JsonlStorage, Session
 from tests.properties.growing import grow, raw_entries
 from tests.properties.items import pair
-from tests.properties.profiles import MAXIMUM_STEPS, examples
+from tests.properties.profiles import MAXIMUM_STEPS, TIMEOUT_SECONDS, examples
 from tests.properties.record import path_to
 from tests.properties.steps import ANSWERS, REPLIES, Step, conversations
 from tests.properties.test_contexts import judged, placeholder
 from tests.properties.wire import Json, calls_of, text_of
 
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
+pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 APPROVALS = ("approval_requested", "approval_resolved")
 
 BEFORE = conversations(max_steps=MAXIMUM_STEPS // 2).map(lambda steps: [s for s in steps if s.kind not in APPROVALS])

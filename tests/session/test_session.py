@@ -181,7 +181,9 @@ async def test_forking_before_a_prompt_is_before_its_turn(session: Session) -> N
         assert fork.leaf_id is None
 
 
-async def test_a_crashed_fork_leaves_no_session(session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_crashed_fork_leaves_no_session(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Made whole or not at all: when the disk fails on the way, nothing is there under the session's name."""
     await session.append_message(said("one"))
 
@@ -203,7 +205,9 @@ async def test_a_healthy_path_of_a_damaged_tree_can_be_forked(tmp_path: Path) ->
         await session.append_message(said("one"))
     with path.open("ab") as file:
         orphan = {"seq": 1, "type": "message", "id": "o", "parentId": "gone", "timestamp": "2026-01-01T00:00:00.000Z"}
-        file.write(json.dumps(orphan | {"message": {"role": "user", "content": "lost", "timestamp": 1}}).encode() + b"\n")
+        file.write(
+            json.dumps(orphan | {"message": {"role": "user", "content": "lost", "timestamp": 1}}).encode() + b"\n"
+        )
     async with Session.open(JsonlStorage.open(path)) as session:
         assert [warning.code for warning in session.warnings] == ["broken_link"]
         with pytest.raises(ReadOnlySessionError, match="gone"):
@@ -274,7 +278,9 @@ async def test_a_dropped_session_with_queued_writes_warns() -> None:
         warnings.simplefilter("always")
         del session
         gc.collect()
-    assert any(issubclass(warning.category, ResourceWarning) and "1 entries" in str(warning.message) for warning in caught)
+    assert any(
+        issubclass(warning.category, ResourceWarning) and "1 entries" in str(warning.message) for warning in caught
+    )
 
 
 async def test_during_a_turn_nobody_else_moves_the_leaf(session: Session) -> None:

@@ -86,10 +86,10 @@ class JsonlPlace(Place):
         self.path = folder / "chat.jsonl"
 
     async def create(self, **options: Any) -> SessionStorage:
-        return await JsonlStorage.create(self.path, **{"durability": "os", **options})
+        return await JsonlStorage.create(self.path, **with_defaults(options))
 
     async def open(self, **options: Any) -> SessionStorage:
-        return await JsonlStorage.open(self.path, **{"durability": "os", **options})
+        return await JsonlStorage.open(self.path, **with_defaults(options))
 
     def lines(self) -> list[bytes]:
         return committed_lines(self.path.read_bytes())[1:]
@@ -104,10 +104,10 @@ class EntryFilePlace(Place):
         self.path = folder / "chat"
 
     async def create(self, **options: Any) -> SessionStorage:
-        return await EntryFileStorage.create(self.path, **{"durability": "os", **options})
+        return await EntryFileStorage.create(self.path, **with_defaults(options))
 
     async def open(self, **options: Any) -> SessionStorage:
-        return await EntryFileStorage.open(self.path, **{"durability": "os", **options})
+        return await EntryFileStorage.open(self.path, **with_defaults(options))
 
     def lines(self) -> list[bytes]:
         found = [path.read_bytes() for path in (self.path / "entries").glob("*.json")]
@@ -126,6 +126,11 @@ def place(kind: str, folder: Path) -> Place:
     if kind == "memory":
         return MemoryPlace()
     return JsonlPlace(folder) if kind == "jsonl" else EntryFilePlace(folder)
+
+
+def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """Without a sync for each write, unless a test asks for it."""
+    return {"durability": "os", **options}
 
 
 def committed_lines(data: bytes) -> list[bytes]:

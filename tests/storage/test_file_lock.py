@@ -351,7 +351,7 @@ class TestOpenWhenFree:
 
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: open_when_free(slowly, 0, undo=WriterLock.release))
-            while not begun.is_set():  # noqa: ASYNC110 - it is set in a thread
+            while not begun.is_set():  # it is set in a thread
                 await anyio.sleep(0.01)
             group.cancel_scope.cancel()
         with anyio.fail_after(5):

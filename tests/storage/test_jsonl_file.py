@@ -1,4 +1,4 @@
-"""The file of a JSONL session: creating, what is no session, permissions, links, side files, deleting (R9, R12, R15, R16)."""
+"""The file of a JSONL session: creating, what is none, permissions, links, side files, deleting (R9, R12, R15, R16)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from storage import (
     EntryLog,
     InvalidIdError,
     JsonlStorage,
+    Record,
     SessionClosedError,
     SessionExistsError,
     SessionLockedError,
@@ -132,8 +133,10 @@ async def test_what_is_no_file_is_refused_at_once(jsonl: JsonlPlace) -> None:
             with pytest.raises(StorageError, match="not a file|cannot open"):
                 await JsonlStorage.open(path, mode=mode)  # pyright: ignore[reportArgumentType]
     assert not Path("/dev/zero.lock").exists()
-    with pytest.raises(StorageError):
-        await JsonlStorage.open(jsonl.path / "under" / "a file that is not there")
+    jsonl.path.write_text("a file")
+    for mode in ("read", "write"):
+        with pytest.raises(StorageError, match="Not a directory"):
+            await JsonlStorage.open(jsonl.path / "below a file", mode=mode)  # pyright: ignore[reportArgumentType]
 
 
 async def test_opening_makes_only_the_lock(jsonl: JsonlPlace) -> None:
@@ -201,7 +204,7 @@ async def test_after_close(jsonl: JsonlPlace) -> None:
     await log.append_message(said())
     storage = log.storage
     await log.aclose()
-    records = [*(await _records(jsonl))]
+    records = await _records(jsonl)
     other = os.open(jsonl.path.with_name("other"), os.O_CREAT | os.O_RDWR)
     try:
         with pytest.raises((StorageError, SessionClosedError)):
@@ -214,7 +217,7 @@ async def test_after_close(jsonl: JsonlPlace) -> None:
     assert len(jsonl.lines()) == 1
 
 
-async def _records(place: JsonlPlace) -> list:  # pyright: ignore[reportMissingTypeArgument]
+async def _records(place: JsonlPlace) -> list[Record]:
     storage = await place.open(mode="read")
     try:
         return list(storage.read())
@@ -244,6 +247,7 @@ async def test_only_the_writer_deletes(jsonl: JsonlPlace) -> None:
     reader = await JsonlStorage.open(jsonl.path, mode="read")
     with pytest.raises(SessionLockedError):
         reader.delete()
+    reader.close()
     await log.append_message(said())
     await log.aclose()
     reader = await JsonlStorage.open(jsonl.path, mode="read")
@@ -255,7 +259,7 @@ async def test_a_forked_child_does_not_write(jsonl: JsonlPlace) -> None:
     """R12: a child of os.fork has a copy of everything but the lock; what it commits is refused, nothing is written."""
     log = await jsonl.new_log()
     await log.append_message(said())
-    records = list((await jsonl.open(mode="read")).read())
+    records = await _records(jsonl)
     before = jsonl.path.read_bytes()
     child = os.fork()
     if child == 0:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic import ValidationError
@@ -70,6 +70,11 @@ def nested(levels: int) -> Any:
     return value
 
 
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
 LOSSY: dict[str, Callable[[], Any]] = {
     "nan": lambda: float("nan"),
     "infinity": lambda: float("inf"),
@@ -77,7 +82,7 @@ LOSSY: dict[str, Callable[[], Any]] = {
     "set": lambda: {1, 2},
     "frozenset": lambda: frozenset((1,)),
     "tuple": lambda: (1, 2),
-    "named tuple": lambda: namedtuple("Point", "x y")(1, 2),
+    "named tuple": lambda: Point(1, 2),
     "bytes": lambda: b"bytes",
     "bytearray": lambda: bytearray(b"bytes"),
     "cycle": cycle,
@@ -128,8 +133,9 @@ def entries_with(value: Any) -> Iterator[tuple[str, Entry]]:
     yield "message.x", UnknownMessageEntry(message={"role": "strange", "x": value})
     for path, message in messages_with(value):
         yield f"message.{path}", MessageEntry(message=message)
-    yield "retained_tail[0].content[0].arguments.x", CompactionEntry(
-        summary="s", tokens_before=1, retained_tail=[AssistantMessage(content=[call_with(value)])]
+    yield (
+        "retained_tail[0].content[0].arguments.x",
+        CompactionEntry(summary="s", tokens_before=1, retained_tail=[AssistantMessage(content=[call_with(value)])]),
     )
 
 
@@ -272,7 +278,7 @@ async def test_a_refused_entry_stands_in_nobodys_way(where: Place) -> None:
     assert len(where.lines()) == 2
 
 
-CHANGED: list[Callable[[], Entry]] = [
+CHANGED: list[Callable[[], Any]] = [
     lambda: _changed(CustomEntry(custom_type="x"), id=""),
     lambda: _changed(CustomEntry(custom_type="x"), id=17),
     lambda: _changed(CustomEntry(custom_type="x"), id=None),
@@ -317,7 +323,9 @@ CHANGED: list[Callable[[], Entry]] = [
     lambda: MessageEntry(message=AssistantMessage(content=[], usage=_changed(Usage(), input=0.5))),
     lambda: MessageEntry(message=AssistantMessage(content=[], usage=_changed(Usage(), cost="much"))),
     lambda: MessageEntry(message=_changed(ToolResultMessage(tool_call_id="c", tool_name="n", content=""), is_error=1)),
-    lambda: MessageEntry(message=_changed(ToolResultMessage(tool_call_id="c", tool_name="n", content=""), is_error=None)),
+    lambda: MessageEntry(
+        message=_changed(ToolResultMessage(tool_call_id="c", tool_name="n", content=""), is_error=None)
+    ),
     lambda: _changed(MessageEntry(message=said()), message=CustomEntry(custom_type="x")),
     lambda: _changed(MessageEntry(message=said()), message=None),
     lambda: _changed(MessageEntry(message=said()), message={"role": "user"}),
@@ -405,7 +413,9 @@ async def test_a_subclass_counts_as_what_it_is(where: Place) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names of any bytes")
-async def test_a_working_directory_that_is_no_unicode(on_disk: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_working_directory_that_is_no_unicode(
+    on_disk: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """R5: a session can be begun in a folder whose name is no UTF-8; its header stays valid UTF-8."""
     odd = os.fsencode(tmp_path) + b"/caf\xe9"
     os.mkdir(odd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,8 +68,7 @@ BROKEN: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize("ours", [True, False], ids=["ours", "pi's"])
 @pytest.mark.parametrize("kind", BROKEN)
 async def test_a_broken_parent(jsonl: JsonlPlace, kind: str, ours: bool) -> None:
-    """R3: a parent that is missing, later or in a cycle: it opens for reading, healthy paths work, the broken one raises,
-    writing refuses, and nothing hangs."""
+    """R3: a parent missing, later or in a cycle: opens for reading, healthy paths work, the others raise, no writing."""
     lines, broken = BROKEN[kind]
     data = write(jsonl.path, header(ours=ours), *lines)
     log = await jsonl.log()
@@ -211,9 +211,17 @@ async def test_order_is_never_a_clock(jsonl: JsonlPlace) -> None:
 
 @pytest.mark.parametrize(
     "members",
-    [{"version": 4}, {"version": 99}, {"branchline": 2}, {"branchline": "1"}, {"version": "3"}, {"version": 2}, {"version": 3.0}],
+    [
+        {"version": 4},
+        {"version": 99},
+        {"branchline": 2},
+        {"branchline": "1"},
+        {"version": "3"},
+        {"version": 2},
+        {"version": 3.0},
+    ],
 )
-async def test_other_versions_are_refused_by_name(jsonl: JsonlPlace, members: dict[str, object]) -> None:
+async def test_other_versions_are_refused_by_name(jsonl: JsonlPlace, members: dict[str, Any]) -> None:
     """R4: a newer version, of the format or of our additions, is refused by name; the file is left untouched."""
     data = write(jsonl.path, header(**members), message("a", None, seq=0))
     ((name, value),) = members.items()
@@ -268,7 +276,8 @@ async def test_null_stays_null_and_absent_stays_absent(where: Place) -> None:
     log = await where.new_log()
     null = {"role": "assistant", "content": None, "errorMessage": None, "timestamp": 1}
     await log.append(MessageEntry(message=AssistantMessage.model_validate(null)))
-    await log.append(MessageEntry(message=AssistantMessage.model_validate({"role": "assistant", "content": [], "timestamp": 1})))
+    empty = {"role": "assistant", "content": [], "timestamp": 1}
+    await log.append(MessageEntry(message=AssistantMessage.model_validate(empty)))
     await log.aclose()
     first, second = where.entries()
     assert first["message"] == null
@@ -310,7 +319,11 @@ async def test_our_leaf_lines_hang_from_their_target(where: Place) -> None:
     await log.append(LeafEntry(target_id=first, parent_id="ignored"))
     await log.aclose()
     leaves = [entry for entry in where.entries() if entry["type"] == "leaf"]
-    assert [(entry["parentId"], entry["targetId"]) for entry in leaves] == [(first, first), (None, None), (first, first)]
+    assert [(entry["parentId"], entry["targetId"]) for entry in leaves] == [
+        (first, first),
+        (None, None),
+        (first, first),
+    ]
 
 
 async def test_the_leaf_moves_inside_a_batch(where: Place) -> None:

@@ -200,13 +200,14 @@ async def test_the_limit_counts_what_is_queued_not_what_is_under_way(jsonl: Json
     """R8: while a batch is being written, the queue behind it has its whole limit."""
     log, storage = await faulty_log(jsonl)
     gate = storage.hold("commit")
+    later: list[PendingWrite] = []
     async with anyio.create_task_group() as group:
         group.start_soon(log.append_message(said("x" * (10 * MEBIBYTE))).wait)
         while not gate.reached.is_set():
             await anyio.sleep(0.001)
-        later = log.append_message(said("x" * (15 * MEBIBYTE)))
+        later.append(log.append_message(said("x" * (15 * MEBIBYTE))))
         gate.open()
-    await later
+    await later[0]
     await log.aclose()
 
 

@@ -61,11 +61,16 @@ async def refusal_in(response: httpx.Response, redact: Callable[[str], str], sec
 class ChunkStream:
     """The chunks of one successful response, one at a time.
 
-    ``is_done`` is whether the server said ``[DONE]``. Close it before the response.
+    ``is_done`` is whether the server said that this was all: ``[DONE]``, or Anthropic's ``message_stop``. A piece
+    that is no chunk is told by ``chunk_name``, with ``advice``. Close it before the response.
     """
 
-    def __init__(self, response: httpx.Response, provider: str, redact: Callable[[str], str]) -> None:
+    def __init__(
+        self, response: httpx.Response, provider: str, redact: Callable[[str], str], *, chunk_name: str, advice: str
+    ) -> None:
         self.is_done = False
+        self._chunk_name = chunk_name
+        self._advice = advice
         self._response = response
         self._provider = provider
         self._redact = redact
@@ -81,13 +86,15 @@ class ChunkStream:
             await abandon(self._events)
 
     async def drain(self, seconds: float) -> None:
-        """Read what follows ``[DONE]``, mostly the end, so that the connection can be used again."""
+        """Read what follows the last chunk, mostly the end, so that the connection can be used again."""
         with anyio.move_on_after(seconds):
             while await anext(self._events, None) is not None:
                 pass
 
-    async def next(self, seconds: float) -> Mapping[str, Any] | None:
+    async def next(self, seconds: float, *, pinged: float | None = None) -> Mapping[str, Any] | None:
         """The next chunk, or None when there are no more. Waits at most so many seconds; comments do not count.
+
+        Anthropic's pings are no chunks. While they come it waits for ``pinged`` seconds instead, where that is given.
 
         Raises:
             ModelError: the server sent an error, or something that is no chunk.
@@ -100,14 +107,21 @@ class ChunkStream:
             self.is_done = True
             text = await read_text(self._response, _LARGEST_REPLY, seconds)
             return self._chunk(text, is_error=False) if text.strip() else None
-        with anyio.fail_after(seconds):
-            while (event := await anext(self._events, None)) is not None:
+        with anyio.fail_after(pinged or seconds):
+            while (event := await self._event(seconds)) is not None:
                 if event.data.strip() == "[DONE]":
                     self.is_done = True
                     return None
                 if event.data.strip():
-                    return self._chunk(event.data, is_error=_is_error(event))
+                    chunk = self._chunk(event.data, is_error=event.event == "error")
+                    if chunk.get("type") != "ping":
+                        self.is_done = chunk.get("type") == "message_stop"
+                        return chunk
         return None
+
+    async def _event(self, seconds: float) -> ServerSentEvent | None:
+        with anyio.fail_after(seconds):
+            return await anext(self._events, None)
 
     def _chunk(self, text: str, *, is_error: bool) -> Mapping[str, Any]:
         try:
@@ -120,15 +134,10 @@ class ChunkStream:
         if not members:
             shown = self._redact(text)[:_SHOWN]
             raise ModelError(
-                f"{self._provider} sent something that is no chunk of a chat completion: {shown!r}."
-                " Check that the base URL is that of an OpenAI-compatible API (it mostly ends in /v1)."
+                f"{self._provider} sent something that is no {self._chunk_name}: {shown!r}. {self._advice}"
             )
         return members
 
 
 def _media_type(response: httpx.Response) -> str:
     return response.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _is_error(event: ServerSentEvent) -> bool:
-    return event.event == "error"

@@ -1,0 +1,298 @@
+"""What only one event loop knows: asyncio's native cancellation and its counts, ``asyncio.timeout``, trio's Ctrl-C (R8)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import anyio
+import pytest
+import trio
+
+from storage import EntryLog, JsonlStorage
+from storage.testing import FaultyStorage
+from tests.storage.places import JsonlPlace, assert_chain, said, texts
+
+
+def with_log(place: JsonlPlace, work: Callable[[EntryLog, FaultyStorage], Awaitable[None]]) -> list[str]:
+    """Run ``work`` on asyncio with a slow log; the texts that are in the file afterwards."""
+
+    async def run() -> None:
+        storage = FaultyStorage(await place.create(durability="fsync"))
+        log = await EntryLog.open(storage)
+        storage.slow_down("sync", 0.03)
+        try:
+            await work(log, storage)
+        finally:
+            await log.aclose()
+        assert storage.overlaps == 0
+
+    asyncio.run(run())
+    assert_chain(place.entries())
+    return texts(place.entries())
+
+
+def current() -> asyncio.Task[None]:
+    """The running task."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task  # pyright: ignore[reportReturnType]
+
+
+def test_asyncio_timeout_is_a_timeout(jsonl: JsonlPlace) -> None:
+    """R8: asyncio.timeout around an append raises TimeoutError, after the write is settled, and leaves no count behind."""
+
+    async def work(log: EntryLog, _: FaultyStorage) -> None:
+        for _attempt in range(3):
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.005):
+                    await log.append_message(said("timed out"))
+            assert current().cancelling() == 0
+        async with asyncio.timeout(5):
+            await log.append_message(said("in time"))
+
+    assert with_log(jsonl, work) == ["timed out"] * 3 + ["in time"]
+
+
+def test_wait_for_is_a_timeout(jsonl: JsonlPlace) -> None:
+    """R8: so does asyncio.wait_for."""
+
+    async def work(log: EntryLog, _: FaultyStorage) -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(log.append_message(said("timed out")).wait(), 0.005)
+        await log.append_message(said("after"))
+
+    assert with_log(jsonl, work) == ["timed out", "after"]
+
+
+def test_a_cancelled_task_stays_cancelled(jsonl: JsonlPlace) -> None:
+    """R8: a native cancellation during the sync is let through at the end: the task is cancelled, and the count is right."""
+
+    async def work(log: EntryLog, _: FaultyStorage) -> None:
+        counts: list[int] = []
+
+        async def append() -> None:
+            try:
+                await log.append_message(said("first"))
+            finally:
+                counts.append(current().cancelling())
+
+        task = asyncio.create_task(append())
+        await asyncio.sleep(0.005)
+        task.cancel("stop it")
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        assert counts == [1]
+
+    assert with_log(jsonl, work) == ["first"]
+
+
+def test_cancelled_again_and_again(jsonl: JsonlPlace) -> None:
+    """R8: cancelling the same task many times while it stays changes nothing but the count."""
+
+    async def work(log: EntryLog, _: FaultyStorage) -> None:
+        task = asyncio.create_task(log.append_message(said("first")).wait())
+        for _attempt in range(10):
+            await asyncio.sleep(0.001)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelling() == 10
+        await log.append_message(said("second"))
+
+    assert with_log(jsonl, work) == ["first", "second"]
+
+
+def test_a_task_that_takes_it_back_goes_on(jsonl: JsonlPlace) -> None:
+    """R8: who catches the cancellation and calls uncancel can use the log at once, and wait for the same write."""
+
+    async def work(log: EntryLog, _: FaultyStorage) -> None:
+        write = log.append_message(said("first"))
+
+        async def append() -> str:
+            try:
+                return await write
+            except asyncio.CancelledError:
+                current().uncancel()
+            assert write.is_done()
+            await log.append_message(said("second"))
+            return await write
+
+        task = asyncio.create_task(append())
+        await asyncio.sleep(0.005)
+        task.cancel()
+        assert await task == write.entry_id
+
+    assert with_log(jsonl, work) == ["first", "second"]
+
+
+@pytest.mark.parametrize("order", ["scope first", "native first", "both at once"])
+def test_a_scope_and_a_native_cancellation(jsonl: JsonlPlace, order: str) -> None:
+    """R8: an anyio scope must not swallow a native cancellation that came while the task stayed, in either order."""
+
+    async def work(log: EntryLog, _: FaultyStorage) -> None:
+        scope = anyio.CancelScope()
+        passed: list[str] = []
+
+        async def append() -> None:
+            with scope:
+                await log.append_message(said("first"))
+            passed.append("the scope")
+            await asyncio.sleep(0)
+            passed.append("the next checkpoint")
+
+        task = asyncio.create_task(append())
+        await asyncio.sleep(0.005)
+        if order == "native first":
+            task.cancel()
+            await asyncio.sleep(0.002)
+            scope.cancel()
+        elif order == "scope first":
+            scope.cancel()
+            await asyncio.sleep(0.002)
+            task.cancel()
+        else:
+            scope.cancel()
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert task.cancelled()
+        assert "the next checkpoint" not in passed
+
+    assert with_log(jsonl, work) == ["first"]
+
+
+def test_an_outer_timeout_goes_through_an_inner_one(jsonl: JsonlPlace) -> None:
+    """R8: nested timeouts: the outer one, which ran out, raises; the inner one does not claim it."""
+
+    async def work(log: EntryLog, _: FaultyStorage) -> None:
+        inner = "nothing"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.005):
+                try:
+                    async with asyncio.timeout(5):
+                        await log.append_message(said("first"))
+                except TimeoutError:
+                    inner = "claimed"
+        assert inner == "nothing"
+        assert current().cancelling() == 0
+
+    assert with_log(jsonl, work) == ["first"]
+
+
+def test_a_task_group_that_fails(jsonl: JsonlPlace) -> None:
+    """R8: an asyncio.TaskGroup that falls apart cancels its appends; the error comes out, the log goes on."""
+
+    async def work(log: EntryLog, _: FaultyStorage) -> None:
+        async def fail() -> None:
+            await asyncio.sleep(0.005)
+            raise ValueError("fell apart")
+
+        with pytest.raises(ExceptionGroup) as caught:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(log.append_message(said("first")).wait())
+                group.create_task(fail())
+        assert [type(error) for error in caught.value.exceptions] == [ValueError]
+        await log.append_message(said("second"))
+
+    assert with_log(jsonl, work) == ["first", "second"]
+
+
+def test_the_loop_ends_while_a_write_is_under_way(jsonl: JsonlPlace) -> None:
+    """R8: asyncio.run cancels what is left at the end; the write that is under way is waited for, and nothing hangs."""
+
+    async def run() -> None:
+        storage = FaultyStorage(await jsonl.create(durability="fsync"))
+        log = await EntryLog.open(storage)
+        storage.slow_down("sync", 0.05)
+        task = asyncio.create_task(log.append_message(said("first")).wait())
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        run.keep = log, task  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]
+
+    asyncio.run(run())
+    assert texts(jsonl.entries()) == ["first"]
+    log, _ = run.keep  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]
+    log.storage.close()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "trio"])
+def test_ctrl_c_in_the_middle(tmp_path: Path, loop: str) -> None:
+    """R8: Ctrl-C at random instants while entries are appended ends the program; the session opens, whole, each time."""
+    program = textwrap.dedent("""
+        import sys, anyio
+        from storage import EntryLog, JsonlStorage, UserMessage
+
+        async def main():
+            log = await EntryLog.open(await JsonlStorage.open_or_create(sys.argv[1], durability="os"))
+            try:
+                print("ready", flush=True)
+                while True:
+                    print(await log.append_message(UserMessage(content="x")), flush=True)
+            finally:
+                await log.aclose()
+
+        try:
+            anyio.run(main, backend=sys.argv[2])
+        except KeyboardInterrupt:
+            sys.exit(130)
+    """)
+    path = tmp_path / "chat.jsonl"
+    acknowledged: list[str] = []
+    for delay in (0.0, 0.01, 0.05):
+        child = subprocess.Popen([sys.executable, "-c", program, path, loop], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        trio.run(trio.sleep, delay)
+        os.kill(child.pid, signal.SIGINT)
+        printed = child.communicate(timeout=20)[0]
+        assert child.returncode == 130
+        acknowledged += printed.split("\n")[:-1]
+
+    async def ids() -> list[str]:
+        log = await EntryLog.open(await JsonlStorage.open(path, on_torn_tail="raise"))
+        found = [entry.id for entry in await log.entries(limit=1_000_000)]
+        await log.aclose()
+        return found
+
+    found = asyncio.run(ids())
+    assert set(acknowledged) <= set(found)
+    assert [entry_id for entry_id in found if entry_id in set(acknowledged)] == acknowledged
+
+
+def test_trio_delivers_ctrl_c_after_the_write(jsonl: JsonlPlace) -> None:
+    """R8: on trio, Ctrl-C during a write that is under way is raised after it is settled, and the log is whole."""
+
+    async def run() -> None:
+        storage = FaultyStorage(await jsonl.create())
+        log = await EntryLog.open(storage)
+        gate = storage.hold("commit")
+
+        def interrupt() -> None:
+            gate.reached.wait()
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.02)
+            gate.open()
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        try:
+            await log.append_message(said("first"))
+        finally:
+            with trio.CancelScope(shield=True):
+                await log.append_message(said("second"))
+                await log.aclose()
+            thread.join()
+
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(run)
+    assert texts(jsonl.entries()) == ["first", "second"]
