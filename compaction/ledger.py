@@ -7,23 +7,25 @@ from dataclasses import dataclass
 
 from compaction.breathing import Steps
 from compaction.shown_unit import ShownUnit
-from compaction.tokens import TextCounter, TokenEstimator, UsageAnchoredEstimator
+from compaction.tokens import TextCounter, TokenEstimator, UsageAnchoredEstimator, fewest_tokens
 from compaction.usage_anchor import Anchor, AnchorRule
 from storage.messages import Message
 
-PLAUSIBLE = 1.5
-PLAUSIBLE_MORE = 500
-"""A provider's count is believed to hold what is shown if the estimate of that is at most so many times as high, and
-so many tokens. The count of a request whose context was cut is much lower."""
+SLACK_TOKENS = 500
+"""How far a provider's count may lie below the fewest tokens that what it should hold can have."""
 
 
 @dataclass(slots=True)
 class Cost:
-    """Characters, and tokens: those after the anchor, and those that the anchor's count covers."""
+    """Characters, and tokens: those after the anchor, and those that the anchor's count covers.
+
+    ``fewest``: as few tokens as the covered messages can have, whatever the model's vocabulary is.
+    """
 
     chars: int = 0
     after: int = 0
     covered: int = 0
+    fewest: int = 0
 
 
 class Ledger:
@@ -45,6 +47,7 @@ class Ledger:
         total.chars += cost.chars
         total.after += cost.after
         total.covered += cost.covered
+        total.fewest += cost.fewest
 
     def take_back(self, cost: Cost) -> None:
         """What was charged with ``add`` is not kept after all."""
@@ -52,6 +55,7 @@ class Ledger:
         total.chars -= cost.chars
         total.after -= cost.after
         total.covered -= cost.covered
+        total.fewest -= cost.fewest
 
     @property
     def counts_tokens(self) -> bool:
@@ -88,11 +92,13 @@ class Ledger:
             cost.after = tokens[0]
         else:
             cost.covered = tokens[0]
+            cost.fewest = fewest_tokens(unit.message)
         for number, result in enumerate(unit.results, 1):
             if anchor is None or result.place > anchor.position or unit.position == anchor.position:
                 cost.after += tokens[number]
             else:
                 cost.covered += tokens[number]
+                cost.fewest += fewest_tokens(result.message)
         return cost
 
     def _set_anchor(self, anchor: Anchor | None) -> None:
@@ -110,6 +116,7 @@ class Ledger:
             cost.after = (yield from self._counter.messages([message]))[0]
         return cost
 
-    def is_plausible(self, covered: int) -> bool:
-        """Whether the anchor's count can hold so many estimated tokens. The count of a context that was cut cannot."""
-        return self.anchor is not None and covered <= PLAUSIBLE * self.anchor.tokens + PLAUSIBLE_MORE
+    def anchored(self, fewest: int) -> Anchor | None:
+        """The anchor, if its count can hold messages of so many tokens. That of a request with a cut context cannot."""
+        anchor = self.anchor
+        return anchor if anchor is not None and fewest <= anchor.tokens + SLACK_TOKENS else None

@@ -239,5 +239,6 @@ def _count(trimmed: Trimmed, pins: _Pins, ledger: Ledger) -> Steps[int]:
         ledger.add((yield from ledger.cost_of(unit)))
     if pins.summary is None and trimmed.units and not isinstance(trimmed.units[0].message, UserMessage):
         ledger.add((yield from ledger.cost_of_own(_PLACEHOLDER, _PLACEHOLDER_CHARS)))
-    total, anchor = ledger.total, ledger.anchor
+    total = ledger.total
+    anchor = ledger.anchored(total.fewest)
     return anchor.tokens + total.after if anchor is not None and trimmed.is_whole else total.after + total.covered

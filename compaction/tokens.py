@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from compaction.breathing import Breath, Steps, run_with_pauses
 from compaction.compact_json import compact_json
-from compaction.rough_tokens import RoughEstimator
+from compaction.rough_tokens import RoughEstimator, fewest_of_text
 from storage.messages import (
     AssistantMessage,
     ImageContent,
@@ -99,6 +99,11 @@ def texts_of(message: Message) -> tuple[list[str], int]:
         elif isinstance(part, TextContent):
             texts.append(part.text or "")
     return texts, rest
+
+
+def fewest_tokens(message: Message) -> int:
+    """As few tokens as the text of a message can have: no vocabulary gets by with less, in prose of any language."""
+    return sum(map(fewest_of_text, texts_of(message)[0]))
 
 
 def fixed_texts(system_prompt: str | None, tools: Iterable[Mapping[str, Any]] | None) -> list[str]:

@@ -139,12 +139,8 @@ class Trimmer:
         total = self._with_placeholder(step, self._ledger.total, step.cost)
         if total.after + total.covered <= self._max_tokens:
             return None
-        anchor = self._ledger.anchor
-        if (
-            anchor is not None
-            and anchor.tokens + total.after <= self._max_tokens
-            and self._ledger.is_plausible(total.covered)
-        ):
+        anchor = self._ledger.anchored(total.fewest)
+        if anchor is not None and anchor.tokens + total.after <= self._max_tokens:
             if self._tentative_from is None:
                 self._tentative_from = len(self._steps)
             return None
@@ -159,6 +155,7 @@ class Trimmer:
             total.chars + more.chars + placeholder.chars,
             total.after + more.after + placeholder.after,
             total.covered + more.covered,
+            total.fewest + more.fewest,
         )
 
     def _tokens(self, *, is_whole: bool) -> int | None:
@@ -167,7 +164,7 @@ class Trimmer:
         total = self._ledger.total
         if self._steps:
             total = self._with_placeholder(self._steps[-1], total, _NOTHING)
-        anchor = self._ledger.anchor
+        anchor = self._ledger.anchored(total.fewest)
         if anchor is not None and (is_whole or self._tentative_from is not None):
             return anchor.tokens + total.after
         return total.after + total.covered

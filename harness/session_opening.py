@@ -29,6 +29,7 @@ class SessionOpening:
     async def _open(self) -> Session:
         given = self._storage
         storage = await given if isinstance(given, Awaitable) else given
+        EntryLog.check_free(storage)
         try:
             return self._kind(await EntryLog.open(storage))
         except BaseException:

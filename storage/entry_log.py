@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import Any, cast, get_args
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -22,6 +23,7 @@ from storage.errors import (
     InvalidEntryError,
     ReadOnlySessionError,
     SessionClosedError,
+    SessionLockedError,
     WrongEventLoopError,
 )
 from storage.event_loops import EventLoop, current_loop, in_slices, run_in_worker
@@ -31,12 +33,17 @@ from storage.line_parts import json_text, read_back
 from storage.messages import Message
 from storage.pending_write import CheckedWrite, PendingWrite
 from storage.protocols import Indexed, Record, SessionStorage, SessionWarning
+from storage.shapes import is_known, remember, shape_of
 from storage.strict_json import encode_model
 from storage.write_queue import WriteQueue, failure
 
 _PAGE = 2048
 _MESSAGES = cast("tuple[type[Message], ...]", get_args(Message))
 _ENVELOPE = {"seq", "type", "id", "parent_id"}
+
+
+_open_logs: WeakValueDictionary[int, EntryLog] = WeakValueDictionary()
+"""The open logs by their storage's identity: a log keeps its storage alive, so the number stays its own."""
 
 
 class _Awaitable(Awaitable[None]):
@@ -67,6 +74,7 @@ class EntryLog:
         self._queue = WriteQueue(loop, self)
         self._taint: BaseException | None = None
         self._closed = False
+        self._closing: anyio.Event | None = None
         self._reading = anyio.Lock()
         self._reader = threading.Lock()
         """Held in a worker: closing waits for a read that was cancelled but has not ended yet."""
@@ -91,7 +99,16 @@ class EntryLog:
             if not records:
                 break
             await in_slices(_added(index, records))
-        return cls(storage, loop, index)
+        log = cls(storage, loop, index)
+        _open_logs[id(storage)] = log
+        return log
+
+    @staticmethod
+    def check_free(storage: SessionStorage) -> None:
+        """Raise ``SessionLockedError`` if ``storage`` carries an open session: an object carries one."""
+        other = _open_logs.get(id(storage))
+        if other is not None and not other._closed:
+            raise SessionLockedError("this storage object carries an open session; make another one to open it again")
 
     @property
     def writable(self) -> bool:
@@ -132,20 +149,21 @@ class EntryLog:
             raise InvalidEntryError(
                 f"a {type(message).__name__} is no message; pass a UserMessage, AssistantMessage or ToolResultMessage"
             )
-        data = encode_model(message)
-        facts = FACTS_OF_ROLES.get(message.role) or facts_of_reply(message)
+        shape = shape_of(message)
+        known = is_known(shape)
+        data = encode_model(message, fits=known)
         entry_id = new_id()
         id_json = b'"%b"' % entry_id.encode()
-        write = PendingWrite(
-            self._queue,
-            entry_id,
-            id_json,
-            "message",
-            b',"type":"message","id":%b,"parentId":' % id_json,
-            b',"timestamp":"%b","message":%b}' % (iso_timestamp().encode(), data),
-            parent_id,
-            facts,
-        )
+        head = b',"type":"message","id":%b,"parentId":' % id_json
+        tail = b',"timestamp":"%b","message":%b}' % (iso_timestamp().encode(), data)
+        if known:
+            facts = FACTS_OF_ROLES.get(message.role) or facts_of_reply(message)
+        else:
+            facts = read_back(type(message).__name__, entry_id, b'{"seq":0%bnull%b' % (head, tail))
+            if not facts.role:
+                raise InvalidEntryError(f"role: {message.role!r:.80} is no role of a message", entry_id=entry_id)
+            remember(shape)
+        write = PendingWrite(self._queue, entry_id, id_json, "message", head, tail, parent_id, facts)
         self._queue.put(write)
         return write
 
@@ -169,7 +187,7 @@ class EntryLog:
         id_json = json_text(entry.id)
         head = b',"type":%b,"id":%b,"parentId":' % (json_text(entry.type), id_json)
         tail = b"," + body[1:]
-        facts = read_back(entry, b'{"seq":0%bnull%b' % (head, tail))
+        facts = read_back(type(entry).__name__, entry.id, b'{"seq":0%bnull%b' % (head, tail))
         if entry.type == "leaf":
             parent_id: Any = facts.target
         else:
@@ -281,7 +299,10 @@ class EntryLog:
 
     def _close(self, close: Callable[[], None]) -> None:
         with self._reader:
-            close()
+            try:
+                close()
+            finally:
+                self.storage.close()
 
     async def aclose(self, *, close: Callable[[], None] | None = None) -> None:
         """Write what is queued, and close the storage (by ``close``, if given), whatever happens. Idempotent.
@@ -290,19 +311,24 @@ class EntryLog:
         closed on another one; what was queued then is lost, as a ``ResourceWarning`` says. Raises the first failure
         that nobody was told of.
         """
-        if self._closed:
+        if self._closing is not None:
+            await self._closing.wait()
             return
         gone = self._loop.is_over()
         if not gone:
             self._check_loop()
         self._closed = True
+        self._closing = anyio.Event()
         if gone:
             self._warn_of_lost()
         try:
             if self._taint is None and not gone:
                 await _Awaitable(self._queue.drain_stubbornly)
         finally:
-            await run_in_worker(partial(self._close, close or self.storage.close))
+            try:
+                await run_in_worker(partial(self._close, close or self.storage.close))
+            finally:
+                self._closing.set()
         self._raise_unseen()
 
     def _raise_unseen(self) -> None:

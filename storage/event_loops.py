@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import anyio.lowlevel
@@ -144,15 +145,16 @@ class _Waiting:
 async def run_in_worker(function: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
     """Run blocking ``function`` in a worker thread; always until it has ended, whatever is thrown into the task.
 
-    A cancellation is let through after that. ``undo`` is then called (in the worker) with a result that nobody will get,
+    A cancellation is let through after that. ``undo`` is called before (in a worker) with a result that nobody will get,
     so that a lock or a file that ``function`` opened does not stay open.
     """
-    call = _Call(current_loop(), function)
+    loop = current_loop()
+    call = _Call(loop, function)
     try:
-        await _Waiting(call._loop, call)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        await _Waiting(loop, call)
     except BaseException:
         if undo is not None and call.error is None:
-            workers.submit(lambda: cast("Any", undo)(call.result))
+            await _Waiting(loop, _Call(loop, partial(undo, cast("T", call.result))))
         raise
     if call.error is not None:
         try:

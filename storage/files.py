@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 
 _BINARY = getattr(os, "O_BINARY", 0)  # Windows would otherwise translate newlines
@@ -20,7 +21,12 @@ def create_file(path: str) -> int:
 def open_file(path: str, *, writing: bool) -> int:
     """An existing file, for reading or for reading and appending."""
     flags = (os.O_RDWR | os.O_APPEND) if writing else os.O_RDONLY
-    return os.open(path, flags | os.O_CLOEXEC | _BINARY)
+    # Without O_NONBLOCK, opening a pipe that lies in a file's place would wait for its other end for ever.
+    descriptor = os.open(path, flags | os.O_CLOEXEC | _BINARY | getattr(os, "O_NONBLOCK", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "this is no file", path)
+    return descriptor
 
 
 def create_folders(path: str) -> list[str]:

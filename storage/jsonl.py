@@ -135,7 +135,9 @@ class JsonlStorage:
         def create() -> OpenFile:
             header = new_header(session_id=session_id, cwd=cwd)
             # Behind a symlink it is the real file that is made, as it is the real one that is opened.
-            return create_session_file(os.path.realpath(place), header, [], durability, replace_empty=aside)
+            return create_session_file(
+                os.path.realpath(place), header, [], durability, replace_empty=True, set_aside=aside
+            )
 
         attempts_left = _ATTEMPTS
         while True:
@@ -212,10 +214,17 @@ class JsonlStorage:
     def _read_again(self, after_seq: int, end: int, limit: int | None) -> Sequence[Record]:
         self._check_still_there()
         scan = LineScan(path=self._path, on_corrupt="skip" if self._scan.skips else "raise")
+        index = EntryIndex()  # knows duplicate ids
+        index.salvaged = scan.skips
         found: list[Record] = []
+
+        def add(record: Record) -> None:
+            index.add(record)
+            found.append(record)
+
         breath = Breath()
         for piece in pieces(self._descriptor, 0):
-            for _ in scan.feed(piece, found.append):
+            for _ in scan.feed(piece, add):
                 breath.take()
         return [record for record in found if after_seq < record.seq < end][:limit]
 
@@ -260,9 +269,16 @@ class JsonlStorage:
         return self._sync if self._durable else None
 
     def _sync(self) -> None:
+        """Make it durable, and look once more: what is synced into a file that is no longer ours is in no session."""
         files.sync_data(self._descriptor)
-        if os.fstat(self._descriptor).st_nlink == 0:
-            raise StaleSessionError("the file was deleted while we wrote; open the session anew", path=self._path)
+        try:
+            status = os.stat(self._path_bytes)
+        except FileNotFoundError as error:
+            raise StaleSessionError(
+                "the file was deleted while we wrote; open the session anew", path=self._path
+            ) from error
+        if status.st_ino != self._inode or status.st_dev != self._device:
+            raise StaleSessionError("the file was replaced while we wrote; open the session anew", path=self._path)
 
     def _check_place(self) -> None:
         """Before a write: the file at our path is still ours, and ends where we left it."""

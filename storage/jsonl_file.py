@@ -220,6 +220,9 @@ def _write_side_file(path: str, offset: int, data: bytes) -> str:
     try:
         _write_all(descriptor, data)
         files.sync_data(descriptor)
+    except BaseException:
+        _remove(side)
+        raise
     finally:
         os.close(descriptor)
     files.sync_folder(os.path.dirname(path))
@@ -239,6 +242,7 @@ def create_session_file(
     durability: Durability,
     *,
     replace_empty: bool = False,
+    set_aside: bool = False,
 ) -> OpenFile:
     """Write everything to a temporary file beside ``path``, sync it, and link it to its name, which must be free."""
     folder, name = os.path.split(path)
@@ -251,7 +255,7 @@ def create_session_file(
     linked = False
     try:
         if replace_empty:
-            _remove_uncommitted(path)
+            _remove_uncommitted(path, set_aside=set_aside)
         descriptor = files.create_file(temporary)
         _write_lines(descriptor, [header.to_line(), *(record.data for record in records)])
         if durability == "fsync":
@@ -296,8 +300,11 @@ def _write_lines(descriptor: int, lines: Iterable[bytes]) -> None:
     _write_all(descriptor, bytes(block))
 
 
-def _remove_uncommitted(path: str) -> None:
-    """Take a file without a committed line out of the way; bytes that are no white space are kept beside it."""
+def _remove_uncommitted(path: str, *, set_aside: bool) -> None:
+    """Take a file without a committed line out of the way; bytes that are no white space are kept beside it.
+
+    Raises ``DamagedSessionError`` if there are such bytes and they were not to be set aside.
+    """
     try:
         descriptor = files.open_file(path, writing=False)
     except FileNotFoundError:
@@ -312,6 +319,11 @@ def _remove_uncommitted(path: str) -> None:
     if scan.header is not None:
         raise SessionExistsError("another process made a session here this moment; open it", path=path)
     if not is_blank(scan.tail):
+        if not set_aside:
+            raise DamagedSessionError(
+                "the file holds bytes but no committed line; open with on_torn_tail='repair' to set them aside",
+                path=path,
+            )
         _write_side_file(path, scan.accepted, scan.tail)
     _remove(path)
 

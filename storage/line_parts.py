@@ -6,22 +6,19 @@ import json
 import re
 
 from storage.decode import facts_of, parse_entry
-from storage.entries import Entry
 from storage.errors import DamagedSessionError, InvalidEntryError
 from storage.protocols import Facts
 
 _PLAIN_TEXT = re.compile(r"[!#-\[\]-~]+")
 
 
-def read_back(entry: Entry, line: bytes) -> Facts:
-    """What a reader will know of the line. Whatever a caller made of ``entry``, it must not make the session unreadable."""
+def read_back(what: str, entry_id: str, line: bytes) -> Facts:
+    """What a reader will know of the line of this entry. Whatever a caller made of it, the session must stay readable."""
     try:
         return facts_of(parse_entry(line, None, None))
     except DamagedSessionError as error:
         why = error.message.split("; nothing was")[0]
-        raise InvalidEntryError(
-            f"this {type(entry).__name__} could not be read again: {why}", entry_id=entry.id
-        ) from error
+        raise InvalidEntryError(f"this {what} could not be read again: {why}", entry_id=entry_id) from error
 
 
 def json_or_null(text: str | None) -> bytes:

@@ -17,6 +17,7 @@ from storage.protocols import Corrupt, Record, SessionWarning
 
 _make: Callable[[type[Record], tuple[Any, ...]], Record] = tuple[Any, ...].__new__
 
+_NEWLINE = ord("\n")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -35,8 +36,7 @@ class LineScan:
         self._path = path
         self.skips = on_corrupt == "skip"
         self.header: SessionHeader | None = None
-        self.tail = b""
-        """The bytes after the last newline."""
+        self._tail: list[bytes] = []
         self.accepted = 0
         """How many bytes are committed: the offset behind the last newline."""
         self.line = 0
@@ -48,10 +48,22 @@ class LineScan:
         self._strict_seq = False
         self._last_id = ""
 
+    @property
+    def tail(self) -> bytes:
+        """The bytes after the last newline."""
+        if len(self._tail) > 1:
+            self._tail = [b"".join(self._tail)]
+        return self._tail[0] if self._tail else b""
+
+    @tail.setter
+    def tail(self, data: bytes) -> None:
+        self._tail = [data] if data else []
+
     def copy(self) -> LineScan:
         """Another scan that stands at the same place."""
         other = copy(self)
         other.warnings = [*self.warnings]
+        other._tail = [*self._tail]
         return other
 
     def feed(self, data: bytes, add: Callable[[Record], object]) -> Iterator[None]:
@@ -61,12 +73,17 @@ class LineScan:
         them too, for a duplicate id. With ``on_corrupt="skip"`` a bad line becomes a warning, keeps its place, and
         leaves a gap in ``seq``.
         """
-        lines = (self.tail + data).split(b"\n") if self.tail else data.split(b"\n")
+        if _NEWLINE not in data:
+            self._tail.append(data)  # joined only when the line is whole: it may be of any length
+            return
+        lines = (self.tail + data).split(b"\n") if self._tail else data.split(b"\n")
         self.tail = lines.pop()
         path = self._path
         for line in lines:
             self.line = number = self.line + 1
             self.accepted += len(line) + 1
+            if not number & 15:
+                yield
             if line[-1:] == b"\r":
                 line = line[:-1]  # noqa: PLW2901 - CRLF
             if not line or line.isspace():
@@ -94,8 +111,6 @@ class LineScan:
                     raise
                 self.bad_lines += 1
                 self.warnings.append(SessionWarning("bad_line", error.message.split("; nothing was")[0], number))
-            if not seq & 15:
-                yield
 
     def _check_place(self, seq: int, given: int | None) -> None:
         if given is None:

@@ -92,6 +92,8 @@ class MemoryStorage:
             raise SessionLockedError(
                 "the session in memory has a writer in this process; close it first", owner={"pid": os.getpid()}
             )
+        if self.memory.writer not in (None, self):
+            raise SessionLockedError("the session in memory has another writer; close it first")
         self.close()
         self.memory.deleted = True
         self.memory.records.clear()

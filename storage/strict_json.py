@@ -30,22 +30,23 @@ _FLAT = frozenset((str, int, bool, type(None)))
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def encode_model(model: RecordModel, *, exclude: set[str] | None = None) -> bytes:
+def encode_model(model: RecordModel, *, exclude: set[str] | None = None, fits: bool = False) -> bytes:
     """The JSON of ``model`` as it is written: camelCase, compact, non-ASCII raw, absent fields left out.
 
-    Raises ``InvalidEntryError`` naming the path to a value that JSON would alter or cannot hold.
+    ``fits``: the members are known to be of the types that their fields want, so pydantic need not look. Raises ``InvalidEntryError`` naming the path to a value that JSON would alter or cannot hold.
     """
     serializer = model.__pydantic_serializer__
     try:
-        if exclude is None and _FLAT.issuperset(map(type, model.__dict__.values())):
-            data = serializer.to_json(model, by_alias=True, exclude_unset=True)
-            if not model.__pydantic_extra__ and len(data) < _DIGITS:
-                if not model.__pydantic_fields_set__ >= model.needed_to_read:
-                    model.__pydantic_fields_set__.update(model.needed_to_read)
-                    return encode_model(model)
+        if fits:
+            data = serializer.to_json(model, by_alias=True, exclude_unset=True, exclude=exclude)
+            if (
+                len(data) < _DIGITS
+                and not model.__pydantic_extra__
+                and _FLAT.issuperset(map(type, model.__dict__.values()))
+                and model.__pydantic_fields_set__ >= model.needed_to_read
+            ):
                 return data
         else:
-            # A list can be changed in place, behind pydantic's back: then it has to look whether the parts still fit.
             data = serializer.to_json(model, by_alias=True, exclude_unset=True, exclude=exclude, warnings="error")
     except (PydanticSerializationError, ValueError, RecursionError, OverflowError) as error:
         _complete(model)
@@ -55,7 +56,7 @@ def encode_model(model: RecordModel, *, exclude: set[str] | None = None) -> byte
         raise _refusal(model)
     if not complete:
         _complete(model)
-        return encode_model(model, exclude=exclude)
+        return encode_model(model, exclude=exclude, fits=fits)
     return data
 
 

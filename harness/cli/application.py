@@ -95,7 +95,7 @@ def chat(
             "-m",
             metavar="NAME",
             envvar="BRANCHLINE_MODEL",
-            help="The model; 'local' runs one here.",
+            help="The model; claude-NAME is Anthropic's, 'local' runs one here.",
         ),
     ] = None,
     base_url: Annotated[

@@ -338,6 +338,73 @@ async def test_a_tool_that_is_cancelled_by_itself_has_a_result(session: Session,
     assert found["b"].text == "slow"
 
 
+async def test_a_tool_that_cancels_its_own_task_ends_alone(session: Session, anyio_backend_name: str) -> None:
+    """A tool that cancels the task it runs in hits nobody else, whether it waits afterwards or returns."""
+    if anyio_backend_name == "trio":
+        pytest.skip("trio has no cancellation but by scopes")
+    import asyncio
+
+    def cancel_this_task() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    async def returns() -> str:
+        cancel_this_task()
+        return "returned"
+
+    async def waits() -> str:
+        cancel_this_task()
+        await anyio.sleep(10)
+        return "never"
+
+    async def leaves_it_for_later() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().call_later(0.01, task.cancel)
+        return "long gone"
+
+    async def slow() -> str:
+        await anyio.sleep(0.05)
+        return "slow"
+
+    tools = [returns, waits, leaves_it_for_later, slow]
+    model = ScriptedModel([[tool_call(each.__name__, each.__name__) for each in tools], "Done."])
+    assert (await AgentHarness(session, model, tools=tools).prompt("Go")).text == "Done."
+    assert {name: result.text for name, result in (await results(session)).items()} == {
+        "returns": "returned",
+        "waits": CANCELLED_WITHIN,
+        "leaves_it_for_later": "long gone",
+        "slow": "slow",
+    }
+    check_well_formed(await session.entries())
+
+
+async def test_a_tool_that_cancels_every_task_of_the_calls(session: Session, anyio_backend_name: str) -> None:
+    """However many of the tasks that run calls are cancelled from within, each call has one result; the turn goes on."""
+    if anyio_backend_name == "trio":
+        pytest.skip("trio has no cancellation but by scopes")
+    import asyncio
+
+    async def rampage() -> str:
+        for task in asyncio.all_tasks():
+            if "CallRunner" in task.get_name():
+                task.cancel()
+        await anyio.sleep(10)
+        return "never"
+
+    async def slow() -> str:
+        await anyio.sleep(0.05)
+        return "slow"
+
+    model = ScriptedModel([[tool_call("rampage", "a"), tool_call("slow", "b")], "Done."])
+    assert (await AgentHarness(session, model, tools=[rampage, slow]).prompt("Go")).text == "Done."
+    found = await results(session)
+    assert set(found) == {"a", "b"}
+    assert all(result.is_error and "unknown" in result.text for result in found.values())
+    check_well_formed(await session.entries())
+
+
 async def test_a_tool_object_whose_check_fails_oddly(session: Session) -> None:
     """Whatever a hand-made tool's check raises is told to the model, and nothing is run."""
 

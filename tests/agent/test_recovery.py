@@ -189,6 +189,14 @@ def test_what_must_not_follow(entries: list[Entry]) -> None:
     assert planned(*OPEN, *entries) == []
 
 
+def test_a_custom_message_within_a_turn_does_not_keep_it_open() -> None:
+    """A custom message is no custom entry: it must not be what the turn ends with, but may lie within it."""
+    note = CustomMessageEntry(custom_type="app", content="note")
+    assert planned(start(), user(), note, reply(call()), begin()) == [f"error c1: {OUTCOME_UNKNOWN}", INTERRUPTED]
+    assert planned(*OPEN, note, result()) == [INTERRUPTED]
+    assert planned(*OPEN, note, MetadataEntry(key="k", value=1)) == []
+
+
 def test_a_steer_that_was_delivered_is_of_the_turn() -> None:
     """A second user message that was queued and delivered does not count as going on."""
     steer = QueuedEntry(kind="steer", message=UserMessage(content="more"))

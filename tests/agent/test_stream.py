@@ -24,7 +24,8 @@ from harness.session import Session
 from harness.testing import Reply, ScriptedModel, tool_call
 from harness.tools import ToolContext
 from storage.entries import EntryBase
-from storage.errors import BusyError, ModelError
+from storage.errors import BusyError, InvalidEntryError, ModelError
+from storage.messages import TextContent
 from tests.agent.agents import check_well_formed, history
 
 pytestmark = pytest.mark.anyio
@@ -197,3 +198,74 @@ async def test_a_stream_is_for_one_turn(session: Session) -> None:
     with pytest.raises(BusyError, match="entered before"):
         await events.__aenter__()
     assert events.reply.text == "Hello"
+
+
+async def test_entering_a_stream_holds_the_turn(session: Session) -> None:
+    """From entering on, before any event is taken, nobody else begins a turn, moves the leaf or closes the harness."""
+    harness = AgentHarness(session, ScriptedModel(["Hello", "Fine."]))
+    other = AgentHarness(session, ScriptedModel(["Never."]))
+    async with harness.stream("Hi") as events:
+        for attempt in (harness.prompt("No"), harness.aclose(), other.prompt("No"), session.recover()):
+            with pytest.raises(BusyError):
+                await attempt
+        with pytest.raises(BusyError):
+            session.move_to(None)
+        with pytest.raises(BusyError, match="a turn is running"):
+            async with harness.stream("No"):
+                raise AssertionError("entered")
+        assert [event async for event in events]
+        # The turn is over with its last event, though the stream was not left.
+        assert (await harness.prompt("Again")).text == "Fine."
+        with pytest.raises(BusyError):
+            await other.prompt("No")
+    assert [line for line in await history(session) if line.startswith("user")] == ["user: Hi", "user: Again"]
+    check_well_formed(await session.entries())
+
+
+async def test_leaving_a_stream_does_not_end_the_next_turn(session: Session) -> None:
+    """A stream whose turn is over holds nothing: leaving it lets the turn that runs then go on alone."""
+    harness = AgentHarness(session, ScriptedModel(["One", "Two"]))
+    first = harness.stream("1")
+    await first.__aenter__()
+    assert [event async for event in first]
+    async with harness.stream("2") as second:
+        await first.__aexit__(None, None, None)
+        with pytest.raises(BusyError, match="a turn is running"):
+            await harness.prompt("No")
+        assert [event async for event in second]
+    assert second.reply.text == "Two"
+
+
+async def test_leaving_at_once_gives_the_turn_back(session: Session) -> None:
+    """A stream that is left before its turn did anything writes no open turn, and the next prompt works."""
+    harness = AgentHarness(session, ScriptedModel(["Fine.", "Fine."]))
+    async with harness.stream("Hi"):
+        pass
+    check_well_formed(await session.entries())
+    assert (await harness.prompt("Again")).text == "Fine."
+
+
+@pytest.mark.parametrize("prompt", ["", []])
+async def test_a_stream_that_is_refused_holds_nothing(session: Session, prompt: str | list[TextContent]) -> None:
+    """Entering raises what comes before anything is recorded: an empty prompt, a session that another one holds."""
+    harness = AgentHarness(session, ScriptedModel(["Fine.", "Fine."]))
+    with pytest.raises(InvalidEntryError, match="empty prompt"):
+        async with harness.stream(prompt):
+            raise AssertionError("entered")
+    assert (await harness.prompt("Hi")).text == "Fine."
+    with pytest.raises(BusyError, match="another harness"):
+        async with AgentHarness(session, ScriptedModel([])).stream("Hi"):
+            raise AssertionError("entered")
+    assert (await harness.prompt("Hi")).text == "Fine."
+
+
+async def test_entering_a_stream_may_be_cancelled(session: Session) -> None:
+    """A cancellation while the session is taken over leaves nothing held."""
+    harness = AgentHarness(session, ScriptedModel(["Fine."]))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        async with harness.stream("Hi"):
+            await anyio.sleep(1)
+    assert scope.cancelled_caught
+    assert await history(session) == []
+    assert (await harness.prompt("Hi")).text == "Fine."

@@ -9,10 +9,12 @@ import anyio
 import pytest
 
 from harness.agent import AgentHarness
+from harness.models.anthropic_chat import AnthropicModel
+from harness.models.openai_chat import OpenAIChatModel
 from harness.models.protocol import ModelRequest, ToolSchema
 from harness.session import Session
 from harness.settings import AgentSettings
-from harness.testing import ScriptedModel, tool_call
+from harness.testing import ScriptedModel, ScriptedServer, tool_call
 from harness.tools import ToolContext, tool
 from storage.entries import MessageEntry, RequestHeaderEntry, ToolStartEntry
 from storage.jsonl import JsonlStorage
@@ -181,6 +183,33 @@ async def test_the_header_holds_the_whole_request_and_is_written_when_it_changed
     assert headers[0].options == {"temperature": 0.5}
     assert headers[0].tools is not None
     assert headers[0].tools[0]["parameters"]["properties"] == {"a": {"type": "integer"}, "b": {"type": "integer"}}
+
+
+@pytest.mark.parametrize("kind", [OpenAIChatModel, AnthropicModel])
+async def test_the_models_own_options_are_on_record(
+    session: Session, kind: type[OpenAIChatModel] | type[AnthropicModel]
+) -> None:
+    """R26: header and request hold the model's options under the settings', so other options are not needed later."""
+    settings = AgentSettings(options={"temperature": 0.5})
+    sent: list[bytes] = []
+    with ScriptedServer(["One.", "Two."]) as server:
+        place = {"base_url": server.base_url, "api_key": "any"}
+        model = kind("any", **place, options={"temperature": 0.9, "max_tokens": 77})
+        harness = AgentHarness(session, model, tools=[add], system_prompt="Be brief.", settings=settings)
+        await harness.prompt("a")
+        await harness.prompt("b")
+        sent = [json.dumps(request.body, sort_keys=True).encode() for request in server.requests]
+        plain = kind("any", **place)
+    headers = [entry for entry in await session.entries() if isinstance(entry, RequestHeaderEntry)]
+    assert [header.options for header in headers] == [{"max_tokens": 77, "temperature": 0.5}]
+    context = await session.build_context(leaf_id=(await session.branch())[1].id)
+    rebuilt = ModelRequest(
+        system_prompt=headers[0].system_prompt,
+        messages=context.messages,
+        tools=[ToolSchema(**schema) for schema in headers[0].tools or ()],
+        options=headers[0].options or {},
+    )
+    assert json.dumps(json.loads(plain.payload(rebuilt)), sort_keys=True).encode() == sent[0]
 
 
 async def test_replies_name_what_they_answered(session: Session) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from compaction import RoughEstimator, TiktokenEstimator
+from compaction.rough_tokens import fewest_of_text
 
 RANDOM = random.Random(7)
 HERE = Path(__file__).parent
@@ -44,6 +45,14 @@ def test_it_errs_on_the_high_side(name: str, encoding: str) -> None:
     assert exact.warning is None
     assert real <= estimate
     assert estimate <= real * (5 if name in ("hindi", "arabic", "russian") else 2.5)
+
+
+@pytest.mark.parametrize("encoding", ["cl100k_base", "o200k_base"])
+@pytest.mark.parametrize("name", SAMPLES)
+def test_no_text_has_fewer_than_the_fewest(name: str, encoding: str) -> None:
+    """The lower limit is one for every script and both encodings; that of real text is not far above it."""
+    real = TiktokenEstimator(encoding=encoding).count(SAMPLES[name])
+    assert 0 < fewest_of_text(SAMPLES[name]) <= real
 
 
 def test_a_han_character_is_about_one_token() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from compaction import RoughEstimator, UsageAnchoredEstimator
+from compaction import RoughEstimator, TiktokenEstimator, UsageAnchoredEstimator
 from compaction.breathing import run_at_once
 from compaction.tokens import CALL_TOKENS, IMAGE_TOKENS, MESSAGE_TOKENS, TextCounter, count_tokens, texts_of
 from storage.entries import RequestHeaderEntry
@@ -143,6 +143,23 @@ def test_the_count_of_a_context_that_was_cut_keeps_nothing_more() -> None:
     assert not projection.is_whole
     assert projection.tokens <= 2_500
     assert rough(*projection.messages) <= 2_500
+    whole = conversation.project()
+    assert whole.is_whole
+    assert whole.tokens == rough(*whole.messages)
+
+
+def test_a_script_that_is_estimated_far_too_high_is_counted_by_the_provider() -> None:
+    """Newer vocabularies need a quarter of the estimate for Hindi; the provider's count puts that right."""
+    text = "कृत्रिम बुद्धिमत्ता हमारे जीवन को बदल रही है। आज मौसम अच्छा है। " * 10
+    conversation = Conversation()
+    for number in range(20):
+        conversation.user(f"u{number}", text).reply(f"a{number}", text=text)
+    real = 40 * TiktokenEstimator(encoding="o200k_base").count(text)
+    conversation.reply("last", text="x", usage=usage(real))
+    projection = conversation.project(max_tokens=real + 100)
+    assert projection.is_whole
+    assert projection.tokens == real
+    assert conversation.project(estimator=RoughEstimator()).tokens > 3 * real
 
 
 def test_what_the_provider_counted_high_is_trimmed_by_its_measure() -> None:

@@ -15,7 +15,15 @@ import anyio
 import pytest
 
 from harness.session import Session
-from storage.entries import CustomEntry, LeafEntry, MessageEntry, TurnEndEntry, TurnStartEntry
+from storage.entries import (
+    BranchSummaryEntry,
+    CustomEntry,
+    LeafEntry,
+    MessageEntry,
+    TurnEndEntry,
+    TurnStartEntry,
+    UnknownEntry,
+)
 from storage.errors import (
     BrokenPathError,
     BusyError,
@@ -198,6 +206,27 @@ async def test_a_crashed_fork_leaves_no_session(
         await JsonlStorage.open(tmp_path / "fork.jsonl")
 
 
+@pytest.mark.parametrize("ignorable", [None, False, True])
+async def test_what_pi_wrote_and_we_do_not_know_is_as_ignorable_in_a_fork(
+    tmp_path: Path, ignorable: bool | None
+) -> None:
+    """R4: an unknown entry without ``seq`` keeps no context from being built, in the fork neither."""
+    path = tmp_path / "pi.jsonl"
+    stamp = "2026-01-01T00:00:00.000Z"
+    novelty = {"type": "novelty", "id": "n", "parentId": None, "timestamp": stamp, "kept": 1}
+    lines = [
+        {"type": "session", "version": 3, "id": "pi", "timestamp": stamp, "cwd": "/"},
+        novelty | ({} if ignorable is None else {"ignorable": ignorable}),
+        {"type": "message", "id": "u", "parentId": "n", "timestamp": stamp, "message": said("one").model_dump()},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    async with Session.open(JsonlStorage.open(path)) as session:
+        assert [message.text for message in (await session.build_context()).messages] == ["one"]
+        async with await session.fork(into=MemoryStorage.create) as fork:
+            assert [message.text for message in (await fork.build_context()).messages] == ["one"]
+            assert (await fork.entry("n")).model_dump()["kept"] == 1
+
+
 async def test_a_healthy_path_of_a_damaged_tree_can_be_forked(tmp_path: Path) -> None:
     """R3: with an orphan the session is read-only, a path through the break raises, and a healthy one can be forked."""
     path = tmp_path / "chat.jsonl"
@@ -307,6 +336,43 @@ async def test_during_a_turn_nobody_else_moves_the_leaf(session: Session) -> Non
     await session.move_to(first)
     session.release(owner)
     session.claim(object())
+
+
+async def test_during_a_turn_nobody_else_branches(session: Session) -> None:
+    """R25: an entry with a place of its own is refused to everyone but the turn, and nothing is queued of it."""
+    first = await session.append_message(said("one"))
+    second = await session.append_message(said("two"))
+    turn = session.begin_turn(object())
+    copied = await session.entry(second)
+    copied.id = "copied"
+    root = CustomEntry(custom_type="x")
+    root.parent_id = None  # given, and so a place
+    for entry in (
+        CustomEntry(custom_type="x", parent_id=first),
+        CustomEntry(custom_type="x", parent_id=second),
+        BranchSummaryEntry(summary="left", from_id=second, parent_id=first),
+        MessageEntry(message=said("three"), parent_id=first),
+        UnknownEntry(type="leaf"),
+        UnknownEntry(type="compaction"),
+        copied,
+        root,
+    ):
+        with pytest.raises(BusyError, match="running turn"):
+            session.append_entry(entry)
+    await session.append_entry(BranchSummaryEntry(summary="told", from_id=first))
+    await session.append_branch_summary("told again", first)
+    await session.append_entry(CustomEntry(custom_type="x"))
+    assert [entry.type for entry in await session.branch()] == [
+        "message",
+        "message",
+        "branch_summary",
+        "branch_summary",
+        "custom",
+    ]
+    await turn.append_entry(CustomEntry(custom_type="x", parent_id=first))
+    turn.end()
+    await session.append_entry(CustomEntry(custom_type="x", parent_id=second))
+    assert len(await session.branch()) == 3
 
 
 async def test_recover_closes_an_interrupted_turn_once(session: Session) -> None:
