@@ -351,7 +351,13 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.aclose()
+        try:
+            await self.aclose()
+        except SessionError as failure:
+            if error is None:
+                raise
+            # What is on its way is told first: a cancellation must not become somebody's forgotten write.
+            error.add_note(f"closing the session failed too: {failure}")
 
     # --- one harness at a time, one turn at a time (R25)
 

@@ -44,4 +44,4 @@ class SessionOpening:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._session is not None:
-            await self._session.aclose()
+            await self._session.__aexit__(kind, error, traceback)

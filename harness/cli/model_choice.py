@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from harness.cli.failures import CommandLineError
 
@@ -26,6 +27,10 @@ ANTHROPIC: Final = "anthropic"
 ANTHROPIC_KEY_VARIABLE: Final = "ANTHROPIC_API_KEY"
 ANTHROPIC_URL_VARIABLE: Final = "ANTHROPIC_BASE_URL"
 
+_OPENAI: Final = "openai"
+_OPEN_TO_ALL: Final = (None, _OPENAI, ANTHROPIC, LOCAL)
+"""Providers that need no address. A server of one's own is recorded by its host."""
+
 HOW_TO_CHOOSE: Final = (
     f"OpenAI:                   set {KEY_VARIABLE}; --model NAME",
     f"Anthropic:                set {ANTHROPIC_KEY_VARIABLE}; --model claude-NAME",
@@ -43,6 +48,7 @@ def choose_model(
     ``recorded`` is the one that the session's path names. Raises ``CommandLineError`` that says how to choose, and
     ``ModelError`` where the local model is not installed. Nothing is started and nothing is sent.
     """
+    asked_name = name
     asked_url, base_url = base_url, base_url or os.environ.get(URL_VARIABLE) or None
     is_claude = name is not None and name.startswith(("claude-", f"{ANTHROPIC}/"))
     if name is None and recorded is not None:
@@ -59,12 +65,22 @@ def choose_model(
         # A router behind OPENAI_BASE_URL has models of these names, too.
         if has_way or base_url is None:
             return _anthropic(name.removeprefix(f"{ANTHROPIC}/"), has_way=bool(has_way))
+    if asked_name is None and recorded is not None and base_url is None and recorded.provider not in _OPEN_TO_ALL:
+        # Whoever talked to a server of their own must not find the conversation at a provider's, for want of a word.
+        raise CommandLineError(
+            f"the last answer came from {recorded.provider}; name that server again with --base-url, or choose another "
+            "model with --model",
+            hints=HOW_TO_CHOOSE,
+        )
     if base_url is None and not os.environ.get(KEY_VARIABLE):
         asked = "no model is chosen" if name is None else f"model {name!r} needs a key or a server"
         raise CommandLineError(f"{asked}; choose a model in one of these ways:", hints=HOW_TO_CHOOSE)
     from harness.models import OpenAIChatModel
 
-    return OpenAIChatModel(name or (DEFAULT_MODEL if base_url is None else UNNAMED_MODEL), base_url=base_url)
+    if base_url is None:
+        return OpenAIChatModel(name or DEFAULT_MODEL)
+    host = urlsplit(base_url).netloc.rpartition("@")[2]
+    return OpenAIChatModel(name or UNNAMED_MODEL, base_url=base_url, provider=host or _OPENAI)
 
 
 def _anthropic(model_id: str, *, has_way: bool) -> ChatModel:

@@ -146,6 +146,7 @@ def test_the_count_of_a_context_that_was_cut_keeps_nothing_more() -> None:
     whole = conversation.project()
     assert whole.is_whole
     assert whole.tokens == rough(*whole.messages)
+    assert conversation.project(max_tokens=10**6).tokens == whole.tokens
 
 
 def test_a_script_that_is_estimated_far_too_high_is_counted_by_the_provider() -> None:

@@ -17,7 +17,7 @@ from compaction.projection import project
 from compaction.recorded_message import recorded_message
 from storage.entries import ContextEditEntry, Entry
 from storage.messages import Message
-from tests.compaction.conversation import TIME, Conversation, run
+from tests.compaction.conversation import TIME, Conversation, run, usage
 
 WITHIN = 5.0
 """Seconds: longer than anything here takes on a busy machine, shorter than what must not be waited for."""
@@ -73,6 +73,17 @@ def test_with_a_budget_about_as_much_is_decoded_as_is_kept(counting: Counting) -
     assert len(shown) == 30
     assert len(path.looked_at) == len(set(path.looked_at)) <= 30 + 3
     assert min(path.looked_at) >= len(conversation.entries) - 11 * 4
+
+
+def test_a_providers_count_is_followed_only_as_far_as_it_can_be_true(counting: Counting) -> None:
+    """Its count of a context that was cut says that everything fits; soon there is more text than it can have held."""
+    conversation = Conversation()
+    for number in range(400):
+        conversation.user(f"u{number}", "word " * 100)
+    conversation.reply("a", usage=usage(1_000))
+    path = counting(conversation)
+    assert len(run_at_once(project(path, max_tokens=1_100)).messages) < 12
+    assert len(path.looked_at) < 30
 
 
 def test_without_a_budget_each_line_is_decoded_once(counting: Counting) -> None:

@@ -1,11 +1,14 @@
-"""How much the property tests do: little by default; ``BRANCHLINE_HYPOTHESIS=large`` does much more, for a quiet hour."""
+"""How much the property tests do: little by default; ``BRANCHLINE_HYPOTHESIS=large`` does much more, for a quiet hour.
+
+Only the large profile shrinks what it finds, which takes minutes; run it on the one test that failed.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 LARGE = os.environ.get("BRANCHLINE_HYPOTHESIS", "") == "large"
 
@@ -25,5 +28,6 @@ def examples(count: int) -> Any:
         suppress_health_check=slow,
         derandomize=not LARGE,  # the default run is the same each time; the large one looks for what is new
         database=None,
+        phases=tuple(Phase) if LARGE else (Phase.explicit, Phase.generate),
         print_blob=LARGE,
     )

@@ -111,18 +111,14 @@ def test_a_budget_measured_by_the_providers_counts_holds_and_shows_the_newest_un
             wanted = [with_newest(shown, count, placeholder()).messages for count in counts]
             wanted += [with_newest(shown, count, placeholder(), tail_opener=True).messages for count in counts]
             assert full.tokens is not None
-            before = 0
             for max_tokens in range(1, full.tokens + 30, max(1, full.tokens // 12)):
                 try:
                     context = plain_of(await session.build_context(max_tokens=max_tokens))
                 except BudgetError:
-                    assert before == 0, "a larger budget refuses nothing that a smaller one shows"
                     continue
                 assert context.tokens is not None
                 assert context.tokens <= max_tokens
                 assert context.messages in wanted
-                assert len(context.messages) >= before - 1, "a larger budget shows no less"  # but for the placeholder
-                before = len(context.messages)
             assert plain_of(await session.build_context(max_tokens=10**9)) == full
 
     placeholder()

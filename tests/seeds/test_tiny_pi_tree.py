@@ -48,7 +48,7 @@ def six() -> list[Entry]:
         say("r-read", "a-read", result),
         say("a-final", "r-read", AssistantMessage(content=[TextContent(text="项目名是 tiny-pi")])),
         say("a-alt", "u-1", AssistantMessage(content=[TextContent(text="我无法读取该文件")])),
-        MetadataEntry(id="meta-cwd", parent_id="a-final", key="cwd", value="/workspace/tiny-pi"),
+        MetadataEntry(id="meta-cwd", parent_id="a-final", key="cwd", value="/projects/tiny-pi"),
     ]
 
 
