@@ -13,7 +13,7 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import appending, contexts, copies, opening, peers, stalls
+from benchmarks import appending, contexts, copies, importing, opening, peers, stalls
 from benchmarks.measuring import Figure, message, seconds_of
 from harness.session import Session
 from storage.jsonl import JsonlStorage
@@ -74,6 +74,8 @@ def main() -> None:
     options = parser.parse_args()
     console = Console()
     figures: list[Figure] = []
+    if options.only in "import":
+        figures += importing.starting()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for title, loop, make in _benchmarks(folder, small=options.small):

@@ -147,7 +147,7 @@ def project(
         )
     if estimator is not None and (fallback := warning_of(estimator)) is not None:
         warnings.append(SessionWarning("token_estimate", fallback))
-    return _assembled(trimmed, pins, selection, walk, path, warnings)
+    return (yield from _assembled(trimmed, pins, selection, walk, path, warnings, breath))
 
 
 def _unknown(path: EntryPath, position: int) -> str:
@@ -191,7 +191,8 @@ def _assembled(
     walk: Walk,
     path: EntryPath,
     warnings: list[SessionWarning],
-) -> Projection:
+    breath: Breath,
+) -> Steps[Projection]:
     messages: list[Shown] = []
     entry_ids: list[str | None] = []
     chars = 0
@@ -203,7 +204,10 @@ def _assembled(
         messages.append(_PLACEHOLDER.model_copy())
         entry_ids.append(None)
         chars = _PLACEHOLDER_CHARS
-    for unit in trimmed.units:
+    for number, unit in enumerate(trimmed.units):
+        if not number & 0xFF and breath.is_due():
+            yield
+            breath.taken()
         messages.append(unit.message)
         entry_ids.append(unit.entry_id)
         chars += unit.chars

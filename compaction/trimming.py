@@ -103,8 +103,11 @@ class Trimmer:
         if is_whole and self._max_tokens is not None and tokens is not None and tokens > self._max_tokens:
             tokens = self._trim_by_provider(self._max_tokens)
             is_whole = False
-        units = [unit for step in steps for unit in (step.unit, step.opener) if unit is not None]
-        units.reverse()
+        units: list[ShownUnit] = []
+        for step in reversed(steps):
+            if step.opener is not None:
+                units.append(step.opener)
+            units.append(step.unit)
         units.sort(key=_position)
         return Trimmed(units, is_whole, tokens)
 

@@ -71,7 +71,8 @@ class StorageInfo:
     """What a storage says of itself. ``place`` is for messages.
 
     ``inline``: a ``commit`` of at most 64 KiB costs no more than a write to the page cache, so the log may call it on the
-    event loop. ``salvaged``: bad lines were skipped, so ``seq`` has gaps. ``read_only_reason`` says why it is not ``writable``. ``ids_are_file_names``: entry ids must be safe names.
+    event loop. ``salvaged``: bad lines were skipped, so ``seq`` has gaps. ``read_only_reason`` says why it is not
+    ``writable``. ``ids_are_file_names``: entry ids must be safe names.
     """
 
     header: SessionHeader

@@ -196,7 +196,9 @@ import contextlib, io, os, sys
 from pathlib import Path
 from harness.cli import main
 # The other user may not be able to read the interpreter's own modules: load what the commands need before.
-import harness.cli.chat, harness.models, platformdirs
+import harness, harness.cli.chat, httpx, platformdirs, urllib.request
+for name in harness.__all__:  # they are loaded when they are first asked for
+    getattr(harness, name)
 import anyio._backends._asyncio
 with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
     for name in ("sessions", "verify", "tree", "context"):

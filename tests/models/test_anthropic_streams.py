@@ -27,7 +27,13 @@ async def answered(*pieces: Any, **options: Any) -> AssistantMessage:
 async def test_a_reply_of_everything() -> None:
     """Text, thinking and calls come as events in order, and stand in the reply as they came."""
     said_this = AssistantMessage(
-        content=[thought("I think."), text("Two files:"), tool_call("read", "t1", path="a"), tool_call("list", "t2")]
+        content=[
+            thought("I think."),
+            thought("", "hidden==", redacted=True),
+            text("Two files:"),
+            tool_call("read", "t1", path="a"),
+            tool_call("list", "t2"),
+        ]
     )
     with ScriptedServer([said_this], chunk_size=3) as server:
         seen = await events(claude_at(server))

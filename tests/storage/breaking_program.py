@@ -76,7 +76,15 @@ async def disk(path: str) -> dict[str, Any]:
         created = "refused"
     (folder / "filler").unlink()
     left = sorted(name for name in os.listdir(folder) if not name.endswith(".lock") and "2" in name)
-    return {"before": before, "full": full, "again": again, "room": room, "whole": raw, "created": created, "left": left}
+    return {
+        "before": before,
+        "full": full,
+        "again": again,
+        "room": room,
+        "whole": raw,
+        "created": created,
+        "left": left,
+    }
 
 
 async def limited(path: str, limit: int, low: Callable[[], int]) -> dict[str, Any]:

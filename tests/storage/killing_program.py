@@ -1,13 +1,14 @@
 """Kills writers at random instants and looks at what they left; run by the tests in a process of its own.
 
-``python -m tests.storage.killing_program BACKEND FOLDER ROUNDS SEED``. Each round forks a writer that appends and tells an id
-only after its await, kills it, and forks another process that reopens the session with repair, checks that nothing
-acknowledged is lost, appends, and reopens it strictly. Forking once everything is imported, and before any event loop or
-thread exists, makes a round cost milliseconds. It prints one JSON object.
+``python -m tests.storage.killing_program BACKEND FOLDER ROUNDS SEED``. Each round forks a writer that appends and
+tells an id only after its await, kills it, and forks another process that reopens the session with repair, checks that
+nothing acknowledged is lost, appends, and reopens it strictly. Forking once everything is imported, and before any event
+loop or thread exists, makes a round cost milliseconds. It prints one JSON object.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -20,10 +21,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import anyio
-import anyio._backends._asyncio  # so that the children need not import them  # noqa: F401
-import anyio._backends._trio  # noqa: F401
 
 from storage import EntryFileStorage, EntryLog, JsonlStorage, PendingWrite, UserMessage
+
+for _loop in ("asyncio", "trio"):
+    importlib.import_module(f"anyio._backends._{_loop}")  # so that no child has to
 
 ROUNDS_PER_SESSION = 5
 KINDS = {"small": (100, 1), "side by side": (300, 6), "large": (60_000, 4)}

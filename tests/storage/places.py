@@ -6,6 +6,8 @@ What a place holds is read here from the bytes alone, with the standard library,
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,13 @@ def with_defaults(options: dict[str, Any]) -> dict[str, Any]:
 def committed_lines(data: bytes) -> list[bytes]:
     """The lines of a file that end with a newline."""
     return [line for line in data.split(b"\n")[:-1] if line.strip()]
+
+
+def fork() -> int:
+    """``os.fork`` in a test process that has idle worker threads, of which newer Pythons warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def said(text: str = "hello") -> UserMessage:

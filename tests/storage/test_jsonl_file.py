@@ -22,7 +22,7 @@ from storage import (
 )
 from storage.file_lock import WriterLock
 from tests.storage.lines import header, message, write
-from tests.storage.places import JsonlPlace, said
+from tests.storage.places import JsonlPlace, fork, said
 
 pytestmark = pytest.mark.anyio
 
@@ -261,7 +261,7 @@ async def test_a_forked_child_does_not_write(jsonl: JsonlPlace) -> None:
     await log.append_message(said())
     records = await _records(jsonl)
     before = jsonl.path.read_bytes()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             log.storage.commit([records[0]._replace(seq=1, id="x")])

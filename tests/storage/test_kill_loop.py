@@ -1,4 +1,4 @@
-"""Two hundred SIGKILLs a backend at random instants, an id told only after its await: nothing acknowledged is lost (R9, R13)."""
+"""Two hundred SIGKILLs a backend, at random instants: nothing acknowledged is lost (R9, R13)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ KILLS = 200
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
 @pytest.mark.parametrize("backend", ["jsonl", "entry files"])
 def test_nothing_acknowledged_is_lost(tmp_path: Path, backend: str) -> None:
-    """R9, R13: on both event loops and both durabilities, with small, large and many messages: each session is reopened
-    with repair, holds what was acknowledged in order, is appended to, and opens again."""
+    """R9, R13: on both event loops and both durabilities, with small, large and many messages.
+
+    Each session is reopened with repair, holds what was acknowledged in order, is appended to, and opens again.
+    """
     command = [sys.executable, "-m", "tests.storage.killing_program", backend, str(tmp_path), str(KILLS), "2"]
     done = subprocess.run(
         command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110, check=False

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import pytest
 
 from storage import (
@@ -221,8 +220,10 @@ async def test_a_reader_that_opened_on_a_tail(jsonl: JsonlPlace) -> None:
 
 @pytest.mark.parametrize("bad", ["not json", message("c", "b", seq=7), message("a", "b", seq=2), "null"])
 async def test_a_bad_line_that_is_added(jsonl: JsonlPlace, bad: str) -> None:
-    """R12, R14: a refresh that meets a bad line or a gap raises, shows nothing wrong, and reads it again the next time;
-    when it has become good, it goes on."""
+    """R12, R14: a refresh that meets a bad line or a gap raises, shows nothing wrong, and reads it again the next time.
+
+    When it has become good, it goes on.
+    """
     write(jsonl.path, header(), message("a", None, seq=0))
     reader = await jsonl.log(mode="read")
     good = jsonl.path.read_bytes() + message("b", "a", seq=1).encode() + b"\n"

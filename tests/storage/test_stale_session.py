@@ -40,7 +40,7 @@ def replace(path: Path) -> None:
     os.replace(other, path)
 
 
-CHANGES: dict[str, Callable[[Path], None]] = {
+CHANGES: dict[str, Callable[[Path], object]] = {
     "deleted": lambda path: path.unlink(),
     "moved": lambda path: path.rename(path.with_name("moved")),
     "replaced": replace,
@@ -58,8 +58,10 @@ def found_in(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("how", CHANGES)
 async def test_changed_before_the_write(jsonl: JsonlPlace, how: str) -> None:
-    """R12: the next append is StaleSessionError and writes nothing, no new headerless file, no fork in silence; after that
-    this log writes no more, even if the file were put back; opening anew does."""
+    """R12: the next append is StaleSessionError and writes nothing, no new headerless file, no fork in silence.
+
+    After that this log writes no more, even if the file were put back; opening anew does.
+    """
     log = await jsonl.new_log()
     await log.append_message(said("first"))
     await log.append_message(said("second"))
@@ -244,8 +246,10 @@ async def test_waiting_for_the_lock_can_be_cancelled(on_disk: Place) -> None:
 
 
 async def test_pi_appends_beside_us(jsonl: JsonlPlace) -> None:
-    """R12: a process without a lock and a writer of ours append to one file at the same time: what we acknowledged is
-    there, every line is whole, and the file opens again."""
+    """R12: a process without a lock and a writer of ours append to one file at the same time.
+
+    What we acknowledged is there, every line is whole, and the file opens again.
+    """
     log = await jsonl.new_log()
     acknowledged = [await log.append_message(said("first"))]
     stop = threading.Event()

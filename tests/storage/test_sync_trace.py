@@ -1,5 +1,7 @@
-"""What SIGKILL never tests: a trace of the system calls shows write, sync, acknowledge for every append, and the folder
-synced after create, link and rename (R9, R13)."""
+"""What SIGKILL never tests: traces of the system calls show write, sync, acknowledge for every append (R9, R13).
+
+And the folder synced after create, link and rename.
+"""
 
 from __future__ import annotations
 
@@ -123,9 +125,9 @@ def one(calls: list[Call], name: str, path: Path | str, *, after: int = -1, befo
 
 
 def write_of(calls: list[Call], entry_id: str, folder: Path, *, before: int) -> Call:
-    """The write of an entry's line. (A file that was linked to its name is traced under the name it was made by.)"""
+    """The write of an entry's line; a file that was linked to its name is traced under the name it was made by."""
     for call in calls:
-        if call.name == "write" and rf'\"id\":\"{entry_id}\"' in call.text and Path(call.path).parent == folder:
+        if call.name == "write" and rf"\"id\":\"{entry_id}\"" in call.text and Path(call.path).parent == folder:
             assert call.end < before
             return call
     raise AssertionError(f"entry {entry_id} was not written in {folder}")
@@ -151,13 +153,15 @@ def test_jsonl_write_sync_acknowledge(traces: Callable[[str, str, str], Trace], 
 
 
 def test_jsonl_create_syncs_file_and_folders(traces: Callable[[str, str, str], Trace], loop: str) -> None:
-    """R9: a new file is written and synced under another name, linked, and its folder synced, before it is handed out;
-    so are the folders above those that had to be made."""
+    """R9: a new file is written and synced under another name, linked, and its folder synced, before it is handed out.
+
+    So are the folders above those that had to be made.
+    """
     traced = traces("chat.jsonl", loop, "fsync")
     calls, top = traced.calls, traced.folder
     folder = top / "new" / "folders"
     created = told(calls, "created").begin
-    written = next(call for call in calls if call.name == "write" and r'{\"type\":\"session\"' in call.text)
+    written = next(call for call in calls if call.name == "write" and r"{\"type\":\"session\"" in call.text)
     assert Path(written.path).parent == folder
     assert Path(written.path).name.startswith(".chat.jsonl.")
     synced = one(calls, "fdatasync", written.path, after=written.end, before=created)
@@ -191,8 +195,10 @@ def test_jsonl_without_fsync_is_written_first_all_the_same(traces: Callable[[str
 
 
 def test_entry_files_write_sync_rename_sync_acknowledge(traces: Callable[[str, str, str], Trace], loop: str) -> None:
-    """R9, R13: entry files with fsync: each is written and synced under another name, renamed in order, and the folder
-    synced, once for a batch, before any of the batch is acknowledged."""
+    """R9, R13: entry files with fsync: each is written and synced under another name, renamed in order.
+
+    The folder synced, once for a batch, before any of the batch is acknowledged.
+    """
     traced = traces("chat", loop, "fsync")
     calls, top = traced.calls, traced.folder
     entries = top / "new" / "folders" / "chat" / "entries"
@@ -212,13 +218,15 @@ def test_entry_files_write_sync_rename_sync_acknowledge(traces: Callable[[str, s
 
 
 def test_entry_files_create_syncs(traces: Callable[[str, str, str], Trace], loop: str) -> None:
-    """R9: a new session's header is synced, its folders are synced, and the folder it gets its name in, before it is
-    handed out."""
+    """R9: a new session's header is synced, its folders are synced.
+
+    The folder it gets its name in, before it is handed out.
+    """
     traced = traces("chat", loop, "fsync")
     calls, top = traced.calls, traced.folder
     folder = top / "new" / "folders"
     created = told(calls, "created").begin
-    written = next(call for call in calls if call.name == "write" and r'{\"type\":\"session\"' in call.text)
+    written = next(call for call in calls if call.name == "write" and r"{\"type\":\"session\"" in call.text)
     one(calls, "fdatasync", written.path, after=written.end, before=created)
     renamed = next(call for call in calls if call.name.startswith("rename") and str(folder / "chat") in call.text)
     for parent in (folder, top / "new", top):

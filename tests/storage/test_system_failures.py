@@ -61,9 +61,11 @@ def check_recovered(found: dict[str, Any]) -> None:
 
 
 def test_a_full_disk(tmp_path: Path, name: str, loop: str) -> None:
-    """R10: on a disk that is really full, whole entries stay, the rest is cut and fails with one cause; when there is room
-    again the same log goes on. Nothing can be created there meanwhile, and nothing of that is left."""
-    if not can("unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"):  # noqa: S108
+    """R10: on a disk that is really full, whole entries stay, the rest is cut and fails with one cause.
+
+    When there is room again the same log goes on. Nothing can be created there meanwhile, and nothing of that is left.
+    """
+    if not can("unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"):
         pytest.skip("no mount name spaces here")
     script = 'mount -t tmpfs -o size=256k tmpfs "$1" && shift && exec "$@"'
     found = run("unshare", "-Urm", "sh", "-c", script, "sh", tmp_path, *PROGRAM, "disk", tmp_path / name, loop)

@@ -1,4 +1,4 @@
-"""The crash table: the file cut at every byte of its last records, reopened in every way, appended to, reopened (R13, R14)."""
+"""The crash table: the file cut at every byte of its last records, reopened in every way, and appended to (R13, R14)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import pytest
 
 from storage import (
     DamagedSessionError,
+    Entry,
     EntryLog,
     JsonlStorage,
     LabelEntry,
+    MessageEntry,
     ReadOnlySessionError,
     SessionNotFoundError,
     UserMessage,
+    files,
     recover_jsonl,
 )
 from storage.protocols import TornTail
-from tests.storage.lines import header, message, write
+from tests.storage.lines import TIME, header, line, message, write
 from tests.storage.places import JsonlPlace, assert_chain, committed_lines, said
 
 pytestmark = pytest.mark.anyio
@@ -42,9 +45,19 @@ def side_files(path: Path) -> list[Path]:
     return sorted(path.parent.glob("chat.jsonl.torn-*"))
 
 
+@pytest.fixture
+def unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Syncs do nothing: thousands of repairs would wait for the disk. That they are made, the traces show."""
+    for name in ("sync_data", "sync_folder"):
+        monkeypatch.setattr(files, name, lambda _: None)
+
+
+@pytest.mark.usefixtures("unsynced")
 async def test_a_cut_at_every_byte(tmp_path: Path) -> None:
-    """R13: at every cut the committed prefix is exact, opened read-only, repaired or salvaged; nothing is ever fused with a
-    tail; the side file holds its bytes; appending and reopening go on from there."""
+    """R13: at every cut the committed prefix is exact, opened read-only, repaired or salvaged.
+
+    Nothing is ever fused with a tail; the side file holds its bytes; appending and reopening go on from there.
+    """
     source = tmp_path / "source"
     source.mkdir()
     data = await three_entries(source / "chat.jsonl")
@@ -92,6 +105,7 @@ async def test_a_cut_at_every_byte(tmp_path: Path) -> None:
         folder.rmdir()
 
 
+@pytest.mark.usefixtures("unsynced")
 async def test_a_cut_in_the_header(tmp_path: Path) -> None:
     """R15: cut anywhere in the header there is no session yet; open_or_create keeps the bytes aside and begins one."""
     data = (header() + "\n").encode()
@@ -199,27 +213,35 @@ async def test_read_only_lets_another_repair(jsonl: JsonlPlace) -> None:
 # --- R14
 
 
-BAD_LINES: dict[str, tuple[str, str]] = {
-    "no JSON": ("{oops", "invalid session JSON at line 3: "),
-    "cut": (message("b", "a")[:-5], "invalid session JSON at line 3: "),
-    "two in one": (message("b", "a") + message("c", "b"), "invalid session JSON at line 3: "),
-    "NULs": ("\0\0\0", "invalid session JSON at line 3: "),
-    "NaN": (message("b", "a").replace('"timestamp":0', '"timestamp":0,"x":NaN'), "invalid session JSON at line 3: "),
-    "infinity": (message("b", "a").replace('"timestamp":0', '"timestamp":0,"x":-Infinity'), "invalid session JSON at line 3: "),
-    "null": ("null", "invalid session record at line 3: "),
-    "list": ("[1]", "invalid session record at line 3: "),
-    "number": ("17", "invalid session record at line 3: "),
-    "no id": (message("b", "a").replace('"id":"b",', ""), "invalid session record at line 3: id"),
-    "empty id": (message("", "a"), "invalid session record at line 3: id"),
-    "number as id": (message("b", "a").replace('"b"', "17"), "invalid session record at line 3: id"),
-    "no type": (message("b", "a").replace('"type":"message",', ""), "invalid session record at line 3: "),
-    "no timestamp": (message("b", "a").replace(',"timestamp":"2026-01-02T03:04:05.678Z"', ""), "invalid session record at line 3: timestamp"),
-    "parent is a number": (message("b", "a").replace('"a"', "17"), "invalid session record at line 3: parentId"),
-    "no message": ('{"type":"message","id":"b","parentId":"a","timestamp":"x"}', "invalid session record at line 3: message"),
-    "content is a number": (message("b", "a").replace('"hello"', "17"), "invalid session record at line 3: message"),
-    "snake case": (message("b", "a").replace("parentId", "parent_id").replace('"type":"message"', '"type":"leaf","target_id":"a"'), "invalid session record at line 3: targetId"),
-    "too deep": (message("b", "a").replace('"hello"', "[" * 100_000), "invalid session JSON at line 3: "),
-}  # fmt: skip
+GOOD = message("b", "a")
+NO_JSON = {
+    "no JSON": "{oops",
+    "cut": GOOD[:-5],
+    "two in one": GOOD + message("c", "b"),
+    "NULs": "\0\0\0",
+    "NaN": GOOD.replace('"timestamp":0', '"timestamp":0,"x":NaN'),
+    "infinity": GOOD.replace('"timestamp":0', '"timestamp":0,"x":-Infinity'),
+    "too deep": GOOD.replace('"hello"', "[" * 100_000),
+}
+NO_RECORD = {
+    "null": ("null", ""),
+    "list": ("[1]", ""),
+    "number": ("17", ""),
+    "no type": (GOOD.replace('"type":"message",', ""), ""),
+    "no id": (GOOD.replace('"id":"b",', ""), "id"),
+    "empty id": (message("", "a"), "id"),
+    "number as id": (GOOD.replace('"b"', "17"), "id"),
+    "no timestamp": (GOOD.replace(f',"timestamp":"{TIME}"', ""), "timestamp"),
+    "parent is a number": (GOOD.replace('"a"', "17"), "parentId"),
+    "no message": (line("message", "b", "a"), "message"),
+    "content is a number": (GOOD.replace('"hello"', "17"), "message"),
+    "snake case": (line("leaf", "b", "a", target_id="a"), "targetId"),
+}
+BAD_LINES = {
+    **{kind: (bad, "invalid session JSON at line 3: ") for kind, bad in NO_JSON.items()},
+    **{kind: (bad, f"invalid session record at line 3: {why}") for kind, (bad, why) in NO_RECORD.items()},
+}
+"""Lines that are no record, and how the error about each begins."""
 
 
 @pytest.mark.parametrize("kind", BAD_LINES)
@@ -238,8 +260,10 @@ async def test_a_bad_line_is_corruption(jsonl: JsonlPlace, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BAD_LINES)
 async def test_salvage_shows_the_rest(jsonl: JsonlPlace, kind: str) -> None:
-    """R14: with on_corrupt="skip" the rest is there, read-only, the bad line listed and keeping its place, its children
-    reported as orphans."""
+    """R14: with on_corrupt="skip" the rest is there, read-only, the bad line listed and keeping its place.
+
+    Its children reported as orphans.
+    """
     bad, _ = BAD_LINES[kind]
     data = write(jsonl.path, header(ours=False), message("a", None), bad, message("c", "b"), message("z", "a"))
     log = await jsonl.log(on_corrupt="skip", on_torn_tail="repair")
@@ -260,7 +284,13 @@ async def test_salvage_shows_the_rest(jsonl: JsonlPlace, kind: str) -> None:
 
 async def test_salvage_keeps_places_under_our_header(jsonl: JsonlPlace) -> None:
     """R14: a bad line keeps its place, so the seq of those behind it still matches; a duplicate id is a bad line too."""
-    lines = [message("a", None, seq=0), "bad", message("c", "a", seq=2), message("a", "c", seq=3), message("e", "c", seq=4)]
+    lines = [
+        message("a", None, seq=0),
+        "bad",
+        message("c", "a", seq=2),
+        message("a", "c", seq=3),
+        message("e", "c", seq=4),
+    ]
     write(jsonl.path, header(), *lines)
     log = await jsonl.log(on_corrupt="skip")
     assert [(entry.id, entry.seq) for entry in await log.entries()] == [("a", 0), ("c", 2), ("e", 4)]
@@ -284,6 +314,12 @@ async def test_blank_lines_bom_and_crlf(jsonl: JsonlPlace) -> None:
     assert caught.value.line == 7
 
 
+def text_of(entry: Entry) -> str:
+    """The text of a message entry."""
+    assert isinstance(entry, MessageEntry)
+    return entry.message.text
+
+
 async def test_lines_are_split_on_lf_alone(jsonl: JsonlPlace) -> None:
     """R13, R14: bytes are split on LF before they are decoded, whatever lies at the edge of a piece that is read."""
     odd = "a\u2028b\u2029c\u0085d\x0be\x0cf\x1cg漢🦊"
@@ -293,7 +329,7 @@ async def test_lines_are_split_on_lf_alone(jsonl: JsonlPlace) -> None:
     await log.append_message(said("漢" * 700_000))
     await log.aclose()
     log = await jsonl.log()
-    found = [entry.message.text for entry in await log.entries()]  # type: ignore[union-attr] # pyright: ignore
+    found = [text_of(entry) for entry in await log.entries()]
     assert [text[-len(odd) :] for text in found[:4]] == [odd] * 4
     assert found[4] == "漢" * 700_000
     await log.aclose()
@@ -316,8 +352,8 @@ async def test_escaped_surrogates_open(jsonl: JsonlPlace) -> None:
     data = write(jsonl.path, header(), line, key)
     log = await jsonl.log()
     entries = await log.entries()
-    assert entries[0].message.text == "half \ufffd and \ufffd"  # type: ignore[union-attr] # pyright: ignore
-    assert len(entries[1].model_extra["extra"]) == 2  # type: ignore[index] # pyright: ignore
+    assert text_of(entries[0]) == "half \ufffd and \ufffd"
+    assert len((entries[1].model_extra or {})["extra"]) == 2
     await log.aclose()
     assert jsonl.path.read_bytes() == data
 

@@ -42,8 +42,11 @@ async def outcomes(writes: list[PendingWrite]) -> list[BaseException | None]:
 
 @pytest.mark.parametrize("keep", range(5))
 async def test_whole_records_stay_and_the_rest_fails(where: Place, keep: int) -> None:
-    """R10: of a batch that failed after k records, the first k succeed; the rest and all that was queued fail with one and
-    the same cause; later calls are tried again, and go on from there."""
+    """R10: of a batch that failed after k records, the first k succeed.
+
+    The rest and all that was queued fail with one and the same cause; later calls are tried again, and go on from
+    there.
+    """
     log, storage = await faulty_log(where)
     await log.append_message(said("before"))
     first = no_space()
@@ -112,8 +115,10 @@ UNKNOWN: dict[str, Callable[[FaultyStorage, BaseException], None]] = {
 
 @pytest.mark.parametrize("how", UNKNOWN)
 async def test_an_unknown_outcome_taints(where: Place, how: str) -> None:
-    """R10: when nobody knows what the store holds, all appends and reads raise that same first error; no I/O is tried
-    again, not even at closing; opening anew starts from the disk."""
+    """R10: when nobody knows what the store holds, all appends and reads raise that same first error.
+
+    No I/O is tried again, not even at closing; opening anew starts from the disk.
+    """
     log, storage = await faulty_log(where)
     done = await log.append_message(said("before"))
     first = OSError(errno.EIO, "Input/output error")
