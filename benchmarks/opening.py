@@ -50,7 +50,11 @@ from harness.session import Session
 from storage.jsonl import JsonlStorage
 
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    try:
+        with open("/proc/self/status") as status:  # ru_maxrss would begin with the peak of the process that started us
+            return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    except FileNotFoundError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 async def main():
     before = peak()

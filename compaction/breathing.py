@@ -28,7 +28,7 @@ class Breath:
     __slots__ = ("due",)
 
     def __init__(self) -> None:
-        self.due = perf_counter() + PIECE_SECONDS
+        self.due: float = perf_counter() + PIECE_SECONDS
 
     def is_due(self) -> bool:
         """Whether it is time to pause."""

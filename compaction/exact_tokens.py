@@ -23,7 +23,7 @@ class TiktokenEstimator:
 
     def __init__(self, model: str | None = None, *, encoding: str | None = None) -> None:
         known = encoding or encoding_name(model)
-        self.encoding = known or DEFAULT_ENCODING
+        self.encoding: str = known or DEFAULT_ENCODING
         self._rough = RoughEstimator()
         self._warning: str | None = None
         if known is None:

@@ -37,7 +37,7 @@ class Ledger:
     def __init__(self, estimator: TokenEstimator | None, rule: AnchorRule | None) -> None:
         self._counter = None if estimator is None else TextCounter(estimator)
         self.anchor: Anchor | None = None
-        self.total = Cost()
+        self.total: Cost = Cost()
         self._rule = rule if isinstance(estimator, UsageAnchoredEstimator) else None
         self._pins: list[tuple[int, int, int]] = []
 

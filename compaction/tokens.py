@@ -68,7 +68,7 @@ class UsageAnchoredEstimator:
     """
 
     def __init__(self, estimator: TokenEstimator | None = None) -> None:
-        self.estimator = estimator or RoughEstimator()
+        self.estimator: TokenEstimator = estimator or RoughEstimator()
 
     def count(self, text: str) -> int:
         """Tokens of a text that no provider has counted."""

@@ -11,12 +11,12 @@ from harness.calls import Emit
 from harness.models.protocol import ChatModel
 from harness.progress import NobodyWatches, ProgressLine
 from harness.requests import RequestMaker
-from harness.session import Session
+from harness.session import Session, SessionTurn
 from harness.settings import AgentSettings
 from harness.tools.definition import Tool, as_tools
 from harness.turn import Turn, emit_to_nobody
 from harness.turn_record import TurnRecord
-from harness.turn_stream import TurnStream
+from harness.turn_stream import HeldTurn, TurnStream
 from storage.errors import BusyError, InvalidEntryError, SessionClosedError
 from storage.messages import AssistantMessage, ImageContent, TextContent, UserMessage
 
@@ -52,9 +52,9 @@ class AgentHarness:
         """
         self.session = session
         self.model = model
-        self.tools = as_tools(tools)
+        self.tools: dict[str, Tool] = as_tools(tools)
         self.system_prompt = system_prompt
-        self.settings = settings or AgentSettings()
+        self.settings: AgentSettings = settings or AgentSettings()
         self._requests = RequestMaker(model, self.tools, system_prompt, self.settings)
         self._claimed = False
         self._closed = False
@@ -71,7 +71,12 @@ class AgentHarness:
         Cancelled (by an anyio scope or natively), tools that finished keep their results, the other calls get an error
         result that says so, the turn ends as ``cancelled``, and the cancellation goes on up.
         """
-        return await self._run_turn(prompt, emit_to_nobody, emit_to_nobody, NobodyWatches())
+        message = _user_message(prompt)
+        turn = await self._begin_turn()
+        try:
+            return await self._run_turn(turn, message, emit_to_nobody, emit_to_nobody, NobodyWatches())
+        finally:
+            self._end_turn(turn)
 
     def stream(self, prompt: Prompt) -> TurnStream:
         """Run one turn and tell its events as they happen (``harness.events``)::
@@ -81,13 +86,21 @@ class AgentHarness:
                     ...
             print(events.reply.text)
 
-        The turn begins on entering. Leaving before its end cancels it. The iteration raises what ``prompt`` raises.
+        The turn begins on entering: from then on another one is refused with ``BusyError``, until this one's last event
+        was taken. Leaving before its end cancels it. Entering raises what ``prompt`` raises before anything is recorded,
+        the iteration the rest.
         """  # noqa: D415
 
-        async def run(emit: Emit, emit_at_once: Emit, progress: ProgressLine) -> AssistantMessage:
-            return await self._run_turn(prompt, emit, emit_at_once, progress)
+        async def begin() -> HeldTurn:
+            message = _user_message(prompt)
+            turn = await self._begin_turn()
 
-        return TurnStream(run)
+            async def run(emit: Emit, emit_at_once: Emit, progress: ProgressLine) -> AssistantMessage:
+                return await self._run_turn(turn, message, emit, emit_at_once, progress)
+
+            return HeldTurn(run, lambda: self._end_turn(turn))
+
+        return TurnStream(begin)
 
     async def aclose(self) -> None:
         """Give the session up; another harness may have it. Idempotent. Raises ``BusyError`` while a turn runs."""
@@ -119,36 +132,41 @@ class AgentHarness:
             raise
         self._claimed = True
 
-    async def _run_turn(
-        self, prompt: Prompt, emit: Emit, emit_at_once: Emit, progress: ProgressLine
-    ) -> AssistantMessage:
-        message = _user_message(prompt)
+    async def _begin_turn(self) -> SessionTurn:
+        """Hold the session's one turn, until ``_end_turn``. Raises ``BusyError``; cancelled, it holds nothing."""
         if self._running:
             raise BusyError("a turn is running; let it end, or cancel it, before the next one")
         self._running = True
         try:
             await self._take_over()
-            turn = self.session.begin_turn(self)
-            try:
-                log = self.session.log
-                await log.settled()
-                leaf_id = self.session.leaf_id
-                turns = 0 if leaf_id is None else log.index.state(log.index.seq_of(leaf_id)).turns
-                return await Turn(
-                    TurnRecord(self.session, turn, turns + 1),
-                    self.model,
-                    self._requests,
-                    self.tools,
-                    self.settings,
-                    emit=emit,
-                    emit_at_once=emit_at_once,
-                    progress=progress,
-                    working_directory=self._working_directory(),
-                ).run(message)
-            finally:
-                turn.end()
-        finally:
+            return self.session.begin_turn(self)
+        except BaseException:
             self._running = False
+            raise
+
+    def _end_turn(self, turn: SessionTurn) -> None:
+        """Once for each turn that was begun."""
+        turn.end()
+        self._running = False
+
+    async def _run_turn(
+        self, turn: SessionTurn, message: UserMessage, emit: Emit, emit_at_once: Emit, progress: ProgressLine
+    ) -> AssistantMessage:
+        log = self.session.log
+        await log.settled()
+        leaf_id = self.session.leaf_id
+        turns = 0 if leaf_id is None else log.index.state(log.index.seq_of(leaf_id)).turns
+        return await Turn(
+            TurnRecord(self.session, turn, turns + 1),
+            self.model,
+            self._requests,
+            self.tools,
+            self.settings,
+            emit=emit,
+            emit_at_once=emit_at_once,
+            progress=progress,
+            working_directory=self._working_directory(),
+        ).run(message)
 
     def _working_directory(self) -> Path | None:
         if self.settings.working_directory is not None:

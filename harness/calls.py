@@ -11,6 +11,7 @@ import anyio
 
 from harness.events import AgentEvent, ToolFinished, ToolStarted
 from harness.progress import ProgressLine
+from harness.recovery import interrupted_result
 from harness.settings import AgentSettings
 from harness.tools.context import ToolContext
 from harness.tools.definition import Tool, ToolOutput
@@ -77,6 +78,10 @@ class CallRunner:
         async with anyio.create_task_group() as group:
             for state, start in starts:
                 group.start_soon(self._run_one, state, start)
+        for state in ready:
+            # Somebody got hold of the task that ran it, and cancelled that.
+            if state.recorded is None:
+                await self._finish(state, state.result or interrupted_result(state.call, begun=state.begun))
 
     def _refusal(self, state: CallState, reply: AssistantMessage) -> str | None:
         """Why a call is not run, in words for the model; ``None`` if it is ready to run."""
@@ -102,13 +107,15 @@ class CallRunner:
     async def _run_one(self, state: CallState, start: PendingWrite) -> None:
         start_id = await start
         await self._emit(ToolStarted(state.call, start_id))
-        await self._finish(state, await self._execute(state))
+        await self._execute(state)
+        await self._finish(state, state.result or _error_result(state, CANCELLED_WITHIN))
 
     async def _finish(self, state: CallState, result: ToolResultMessage) -> None:
         entry_id = await self._record.write_result(state, result)
         await self._emit(ToolFinished(state.call, result, entry_id))
 
-    async def _execute(self, state: CallState) -> ToolResultMessage:
+    async def _execute(self, state: CallState) -> None:
+        """Run the tool; ``state.result`` is what came of it, or ``None`` where its task was cancelled before it began."""
         tool = state.tool
         assert tool is not None  # noqa: S101 - a call without a tool was refused
         seconds = tool.timeout if tool.timeout is not None else self._settings.tool_timeout
@@ -123,21 +130,29 @@ class CallRunner:
         )
         state.begun = True
         try:
-            with anyio.CancelScope(deadline=deadline):
-                return self._result(state, await tool.execute(state.prepared, context))
-            return _error_result(
-                state, f"{tool.name} took longer than {seconds:g} seconds and was stopped; its outcome is unknown."
-            )
+            with anyio.CancelScope(deadline=deadline) as scope:
+                # The task that a tool finds itself in is its own: if it cancels that, now or later, nothing else is hit.
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._call, state, tool, context)
+        finally:
+            context.stopped.set()
+        if state.result is None and scope.cancel_called:
+            text = f"{tool.name} took longer than {seconds:g} seconds and was stopped; its outcome is unknown."
+            state.result = _error_result(state, text)
+
+    async def _call(self, state: CallState, tool: Tool, context: ToolContext) -> None:
+        """Set the result at once, so that a tool which finished keeps it, whatever is cancelled next."""
+        limit = self._settings.max_result_chars
+        try:
+            state.result = self._result(state, await tool.execute(state.prepared, context))
         except anyio.get_cancelled_exc_class():
             if anyio.current_effective_deadline() == -math.inf:
                 raise
-            return _error_result(state, CANCELLED_WITHIN)
+            state.result = _error_result(state, CANCELLED_WITHIN)
         except ToolError as error:
-            return _error_result(state, to_text(error.message, limit=self._settings.max_result_chars))
+            state.result = _error_result(state, to_text(error.message, limit=limit))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is its result
-            return _error_result(state, to_text(exception_text(error), limit=self._settings.max_result_chars))
-        finally:
-            context.stopped.set()
+            state.result = _error_result(state, to_text(exception_text(error), limit=limit))
 
     def _result(self, state: CallState, value: object) -> ToolResultMessage:
         limit = self._settings.max_result_chars

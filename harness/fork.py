@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Literal, Protocol, cast
 
-from storage.copying import renumbered
-from storage.decode import decode_entry, facts_of
+from storage.copying import with_seq
+from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of, facts_of_model
 from storage.entries import (
     Entry,
     LabelEntry,
@@ -19,7 +19,7 @@ from storage.entries import (
 )
 from storage.event_loops import Breath
 from storage.index import NONE, EntryIndex
-from storage.protocols import Facts, Record
+from storage.protocols import Record
 from storage.strict_json import encode_model
 
 
@@ -40,6 +40,11 @@ class CreatesHere(Protocol):
 
 
 ForkTarget = Creates | CreatesHere
+
+_FACTS = {("message", role): facts for role, facts in FACTS_OF_ROLES.items()}
+"""What is known of an entry by its type and role alone. (The rest have targets.)"""
+
+_REPLY = ("message", "assistant")
 
 
 def fork_records(
@@ -62,37 +67,42 @@ def _records(index: EntryIndex, target: int, labels: list[tuple[str, int]], name
     breath = Breath()
     records: list[Record] = []
     parent_id: str | None = None
-    for count, seq in enumerate(index.path(target)):
-        records.append(_copied(index, seq, parent_id))
-        parent_id = index.names[seq]
-        if count & 31 == 31:
+    for place, seq in enumerate(index.path(target)):
+        kind = index.kind(seq)
+        facts = _FACTS.get(kind) or (facts_of_model(index.model_at(seq)) if kind == _REPLY else None)
+        if facts is None:
+            record = _copied(index, seq, place, parent_id)
+        else:
+            data = index.line(seq)
+            record = Record(
+                place, index.names[seq], parent_id, kind[0], data if seq == place else with_seq(data, place), facts
+            )
+        if place == 0 and index.root_with_parent == seq:
+            record = record._replace(data=with_seq(_with_members(record.data, parentId=None), 0))
+        records.append(record)
+        parent_id = record.id
+        if place & 31 == 31:
             breath.take()
     on_path = {record.id for record in records}
     additions = [*_additions(index, on_path, labels, name_seq), LeafEntry(target_id=_name(index, target))]
     for entry in additions:
         entry.parent_id = entry.target_id if isinstance(entry, LeafEntry) else parent_id
         data = encode_model(cast("Any", entry))
-        records.append(Record(-1, entry.id, entry.parent_id, entry.type, data, facts_of(entry)))
+        place = len(records)
+        records.append(Record(place, entry.id, entry.parent_id, entry.type, with_seq(data, place), facts_of(entry)))
         parent_id = entry.id
-    return renumbered(records)
+    return records
 
 
-def _copied(index: EntryIndex, seq: int, parent_id: str | None) -> Record:
-    """An entry of the path, its bytes as they are; decoded only where the index does not know enough of it."""
-    kind, role = index.kind(seq)
+def _copied(index: EntryIndex, seq: int, place: int, parent_id: str | None) -> Record:
+    """An entry of which the index does not know enough, so that it has to be decoded; its bytes stay as they are."""
     data = index.line(seq)
-    if kind == "message" and role:
-        facts = Facts(role, None, index.model_at(seq) if role == "assistant" else None)
-    else:
+    entry = decode_entry(data)
+    if isinstance(entry, UnknownEntry | UnknownMessageEntry) and entry.seq is None and not entry.ignorable:
+        # Pi wrote it, so it may be ignored; in the copy it gets a place like all others, and must say so itself.
+        data = _with_members(data, ignorable=True)
         entry = decode_entry(data)
-        if isinstance(entry, UnknownEntry | UnknownMessageEntry) and entry.seq is None and entry.ignorable is None:
-            # Pi wrote it, so it may be ignored; in the copy it gets a place like all others, and must say so itself.
-            data = _with_members(data, ignorable=True)
-            entry = decode_entry(data)
-        facts = facts_of(entry)
-    if parent_id is None and index.root_with_parent == seq:
-        data = _with_members(data, parentId=None)
-    return Record(seq, index.names[seq], parent_id, kind, data, facts)
+    return Record(place, index.names[seq], parent_id, entry.type, with_seq(data, place), facts_of(entry))
 
 
 def _with_members(data: bytes, **members: Any) -> bytes:

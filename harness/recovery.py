@@ -3,6 +3,11 @@
 The last turn on the active path is closed if it has a ``turn_start`` and no ``turn_end`` on any branch, if nothing but
 labels, names, metadata and custom entries follows it at the leaf, and if no approval is open in it. Nothing is run
 again, nothing is changed, and once what it decided is appended it decides nothing more.
+
+What else comes last means that somebody went on without the turn, and nobody can tell otherwise after a crash: a custom
+message (which is shown to the model, and is no custom entry), a branch summary, a compaction, an unknown entry, and a
+user message besides the turn's own and those that were queued and delivered. Such a turn stays as it is, also where a
+tool of that very turn appended the custom message; the projection answers its calls.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 from compaction.projection import PROJECTION_VERSION
 from compaction.state import ModelChoice, PathState, fold_state
 from harness.context import SessionContext, build_context
-from harness.models.protocol import ChatModel, ModelRequest
+from harness.models.protocol import ChatModel, HasOptions, ModelRequest
 from harness.settings import AgentSettings
 from harness.shown import PathIds, shown_runs
 from harness.tools.definition import Tool
@@ -61,7 +61,7 @@ class RequestMaker:
             system_prompt=self._system_prompt,
             messages=context.messages,
             tools=[tool.schema for tool in self._tools.values()],
-            options=dict(self._settings.options),
+            options=self._options(),
             thinking_level=level,
         )
         await self._ids.follow(path)
@@ -92,7 +92,6 @@ class RequestMaker:
         return wanted
 
     def _header(self, level: str | None) -> RequestHeaderEntry:
-        options = dict(self._settings.options)
         return RequestHeaderEntry(
             model={"provider": self._model.provider, "modelId": self._model.model_id},
             system_prompt=self._system_prompt,
@@ -101,9 +100,14 @@ class RequestMaker:
                 for tool in self._tools.values()
             ]
             or None,
-            options=options or None,
+            options=self._options() or None,
             thinking_level=level,
         )
+
+    def _options(self) -> dict[str, Any]:
+        """All that go out: the model's own, which the settings' win over."""
+        own = self._model.options if isinstance(self._model, HasOptions) else {}
+        return {**own, **self._settings.options}
 
 
 def _id_of_same(path: EntryPath, state: PathState, header: RequestHeaderEntry) -> str | None:

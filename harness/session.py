@@ -15,7 +15,7 @@ from harness.fork import ForkTarget, fork_records
 from harness.labels import label_in_force, labels_in_force, name_in_force, one_line
 from harness.recovery import plan_recovery
 from harness.session_opening import SessionOpening
-from harness.session_turn import SessionTurn
+from harness.session_turn import SessionTurn, is_for_the_turn
 from storage.assembling import LEAF
 from storage.entries import (
     ActiveToolsChangeEntry,
@@ -33,7 +33,7 @@ from storage.entries import (
     WorkingMemoryEntry,
 )
 from storage.entry_log import EntryLog
-from storage.errors import BusyError, NotOnPathError, SessionError
+from storage.errors import BusyError, SessionError
 from storage.event_loops import run_in_worker
 from storage.header import SessionHeader
 from storage.index import NONE
@@ -117,9 +117,9 @@ class Session:
         return self._log.append_message(message)
 
     def append_entry(self, entry: Entry) -> PendingWrite:
-        """Any entry. One with a ``parent_id`` of its own branches there; a compaction or a leaf is refused during a turn."""
-        if isinstance(entry, CompactionEntry | LeafEntry):
-            self._refuse_during_turn("this entry")
+        """Any entry. One with a ``parent_id`` of its own branches there: ``BusyError`` during a turn, as for a compaction."""
+        if is_for_the_turn(entry):
+            self._refuse_during_turn("an entry with a place of its own, a compaction or a leaf")
         return self._append(entry)
 
     def append_model_change(self, provider: str, model_id: str) -> PendingWrite:
@@ -319,10 +319,10 @@ class Session:
         await self._log.refresh()
 
     async def recover(self) -> list[str]:
-        """Close the last turn if a crash left it open; the ids of what was appended.
+        """Close the last turn if a crash left it open, and nobody went on since (``harness.recovery`` says it exactly).
 
-        One error result for each call without one, saying whether it was begun, then ``turn_end: interrupted``. Nothing
-        is run again. Raises ``BusyError`` while a turn runs.
+        One error result for each call without one, saying whether it was begun, then ``turn_end: interrupted``: the ids
+        of these. Nothing is run again. Raises ``BusyError`` while a turn runs.
         """
         self._refuse_during_turn("recover")
         path = await self._log.path()
@@ -398,24 +398,12 @@ class Session:
     def _append(self, entry: Entry) -> PendingWrite:
         first_kept = entry.first_kept_entry_id if isinstance(entry, CompactionEntry) else None
         if first_kept is not None:
-            return self._log.append(entry, check=lambda: self._require_on_path(first_kept))
+            return self._log.append(entry, check=lambda: self._log.index.require_kept(first_kept))
         return self._log.append(entry)
 
     def _require(self, entry_id: str | None) -> None:
         if entry_id is not None:
             self._log.index.seq_of(entry_id)
-
-    def _require_on_path(self, entry_id: str) -> None:
-        index = self._log.index
-        leaf_id = index.leaf_id
-        seq = index.ids.get(entry_id)
-        if seq is None or leaf_id is None or not index.is_on_path(seq, index.ids[leaf_id]):
-            raise NotOnPathError(
-                f"the first kept entry {entry_id!r} is not on the path to the leaf {leaf_id!r}: someone navigated away; "
-                "nothing was written; prepare the compaction anew",
-                path=index.place,
-                entry_id=entry_id,
-            )
 
     def __repr__(self) -> str:
         return f"<Session {self.id} {len(self._log.index)} entries in {self.storage.info.place}>"

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
-from storage.entries import Entry
+from storage.entries import Entry, EntryBase
 from storage.messages import Message
 from storage.pending_write import PendingWrite
 
 if TYPE_CHECKING:
     from harness.session import Session
+
+
+def is_for_the_turn(entry: Entry) -> bool:
+    """Whether ``entry`` would move the leaf off its branch, or compact it: while a turn runs, only that may."""
+    return isinstance(cast("Any", entry), EntryBase) and (
+        entry.type in ("compaction", "leaf") or "parent_id" in entry.model_fields_set
+    )
 
 
 class SessionTurn:

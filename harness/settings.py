@@ -31,7 +31,7 @@ class AgentSettings:
     thinking_level: str | None = None
     """Recorded where it differs from the session's. None: the session's own."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """What goes to the provider under its own names: ``temperature``, ``max_tokens``, …"""
+    """What goes to the provider under its own names: ``temperature``, ``max_tokens``, … They win over the model's own."""
     tool_timeout: float | None = None
     """Seconds for a call of a tool that has no timeout of its own."""
     max_result_chars: int = MAX_RESULT_CHARACTERS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -15,19 +16,28 @@ from harness.progress import ProgressLine, WatchedProgress
 from storage.errors import BusyError
 from storage.messages import AssistantMessage
 
-RunTurn = Callable[[Emit, Emit, ProgressLine], Awaitable[AssistantMessage]]
+
+@dataclass(frozen=True, slots=True)
+class HeldTurn:
+    """A turn that nobody else can begin any more: how it is run, and how it is given back, once."""
+
+    run: Callable[[Emit, Emit, ProgressLine], Awaitable[AssistantMessage]]
+    give_back: Callable[[], None]
 
 
 class TurnStream(AsyncIterator[AgentEvent]):
     """The events of one turn. Enter it with ``async with``, which begins the turn, and iterate over it, once.
 
-    The turn goes on as its events are taken. Leaving before its end cancels it, and waits until that is recorded. The
-    iteration raises what the turn raises; an error that nobody took is raised on leaving.
+    The turn goes on as its events are taken. Leaving before its end cancels it, and waits until that is recorded. Entering
+    raises ``BusyError`` where another turn runs; the iteration raises what the turn raises, and an error that nobody took
+    is raised on leaving.
     """
 
-    def __init__(self, run: RunTurn) -> None:
+    def __init__(self, begin: Callable[[], Awaitable[HeldTurn]]) -> None:
         """Use ``AgentHarness.stream``."""
-        self._run = run
+        self._begin = begin
+        self._entered = False
+        self._held: HeldTurn | None = None
         self._group: TaskGroup | None = None
         self._reply: AssistantMessage | None = None
         self._error: Exception | None = None
@@ -44,11 +54,17 @@ class TurnStream(AsyncIterator[AgentEvent]):
         raise BusyError("the turn has no reply: it did not come to its end; take all its events first")
 
     async def __aenter__(self) -> Self:
-        if self._group is not None:
+        if self._entered:
             raise BusyError("this stream was entered before; call stream() once for each turn")
-        self._send, self._receive = anyio.create_memory_object_stream[AgentEvent](0)
-        self._group = await anyio.create_task_group().__aenter__()
-        self._group.start_soon(self._work)
+        self._entered = True
+        held = self._held = await self._begin()
+        try:
+            self._send, self._receive = anyio.create_memory_object_stream[AgentEvent](0)
+            self._group = await anyio.create_task_group().__aenter__()
+        except BaseException:
+            self._give_back()
+            raise
+        self._group.start_soon(self._work, held)
         return self
 
     async def __anext__(self) -> AgentEvent:
@@ -70,20 +86,30 @@ class TurnStream(AsyncIterator[AgentEvent]):
         self._receive.close()
         # An error of the body is its own, not one of the group's: it goes on as it is.
         of_group = error is not None and isinstance(error, anyio.get_cancelled_exc_class())
-        await group.__aexit__(*((kind, error, traceback) if of_group else (None, None, None)))
+        try:
+            await group.__aexit__(*((kind, error, traceback) if of_group else (None, None, None)))
+        finally:
+            self._give_back()  # where the work was cancelled before it began
         if error is None and self._error is not None and not self._told:
             self._told = True
             raise self._error
 
-    async def _work(self) -> None:
+    async def _work(self, held: HeldTurn) -> None:
         with self._send, WatchedProgress() as progress:
             async with anyio.create_task_group() as group:
                 group.start_soon(progress.hand_on, self._emit)
                 try:
-                    self._reply = await self._run(self._emit, self._emit_at_once, progress)
+                    self._reply = await held.run(self._emit, self._emit_at_once, progress)
                 except Exception as error:  # noqa: BLE001 - handed on by __anext__ or __aexit__
                     self._error = error
+                finally:
+                    self._give_back()
                 group.cancel_scope.cancel()
+
+    def _give_back(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.give_back()
 
     async def _emit(self, event: AgentEvent) -> None:
         try:

@@ -94,12 +94,16 @@ def facts_of(entry: Entry) -> Facts:
     return NO_FACTS
 
 
-_replies: dict[tuple[str | None, str | None], Facts] = {}
+_replies: dict[tuple[str | None, str | None] | None, Facts] = {}
 
 
 def facts_of_reply(message: Any) -> Facts:
     """One object for all replies of a model: there are many, and they live as long as the records do."""
-    key = (message.provider, message.model)
+    return facts_of_model((message.provider, message.model))
+
+
+def facts_of_model(key: tuple[str | None, str | None] | None) -> Facts:
+    """What the index needs to know of a reply by the model of this provider and id."""
     facts = _replies.get(key)
     if facts is None:
         if len(_replies) >= _REMEMBERED_MODELS:

@@ -41,7 +41,7 @@ class EntryBase(RecordModel):
     ``seq`` counts the entries of a session from 0 in the order they were committed; ``parent_id`` links the tree.
     """
 
-    always_written: ClassVar = ("id", "timestamp", "type")
+    always_written: ClassVar[tuple[str, ...]] = ("id", "timestamp", "type")
     seq: int | None = None
     id: str = Field(default_factory=new_id, min_length=1)
     parent_id: str | None = None
@@ -245,7 +245,7 @@ class ContextEditEntry(EntryBase):
 class MetadataEntry(EntryBase):
     """An app's fact about the session: any JSON value under a key."""
 
-    always_written: ClassVar = (*EntryBase.always_written, "value")
+    always_written: ClassVar[tuple[str, ...]] = (*EntryBase.always_written, "value")
     type: Literal["metadata"] = "metadata"
     key: str
     value: Any
@@ -270,7 +270,7 @@ class LabelEntry(EntryBase):
 class LeafEntry(EntryBase):
     """One goes on from ``target_id``; ``None`` is before the first entry."""
 
-    always_written: ClassVar = (*EntryBase.always_written, "target_id")
+    always_written: ClassVar[tuple[str, ...]] = (*EntryBase.always_written, "target_id")
     type: Literal["leaf"] = "leaf"
     target_id: str | None
 

@@ -33,7 +33,7 @@ class FolderReader:
     def __init__(self, folder: str) -> None:
         """Looks at the folder; ``load`` reads it."""
         self.folder = folder
-        self.entries = os.path.join(folder, ENTRIES)
+        self.entries: str = os.path.join(folder, ENTRIES)
         self._header = os.path.join(folder, METADATA)
         self.names: dict[str, str] = {}
         """Each id in lower case, and as it is."""

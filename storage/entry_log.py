@@ -65,8 +65,8 @@ class EntryLog:
         self.storage = storage
         self.index = index
         info = storage.info
-        self.inline = info.inline
-        self.commit = storage.commit
+        self.inline: bool = info.inline
+        self.commit: Callable[[Sequence[Record]], Callable[[], None] | None] = storage.commit
         self._names = info.ids_are_file_names
         self._place = index.place
         self._assembler = Assembler(index, place=self._place, ids_are_file_names=self._names)
@@ -107,8 +107,13 @@ class EntryLog:
     def check_free(storage: SessionStorage) -> None:
         """Raise ``SessionLockedError`` if ``storage`` carries an open session: an object carries one."""
         other = _open_logs.get(id(storage))
-        if other is not None and not other._closed:
+        if other is not None and not other.is_closed:
             raise SessionLockedError("this storage object carries an open session; make another one to open it again")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether closing it has begun."""
+        return self._closed
 
     @property
     def writable(self) -> bool:
@@ -297,10 +302,11 @@ class EntryLog:
         with self._reader:
             return [] if self._closed else self.storage.read(after_seq=after_seq, limit=_PAGE)
 
-    def _close(self, close: Callable[[], None]) -> None:
+    def _close(self, close: Callable[[], None] | None) -> None:
         with self._reader:
             try:
-                close()
+                if close is not None:
+                    close()
             finally:
                 self.storage.close()
 
@@ -326,7 +332,7 @@ class EntryLog:
                 await _Awaitable(self._queue.drain_stubbornly)
         finally:
             try:
-                await run_in_worker(partial(self._close, close or self.storage.close))
+                await run_in_worker(partial(self._close, close))
             finally:
                 self._closing.set()
         self._raise_unseen()

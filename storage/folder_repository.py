@@ -44,7 +44,7 @@ class FolderRepository(ABC, Generic[S]):
 
     def __init__(self, root: str | os.PathLike[str], *, durability: Durability = "fsync") -> None:
         """``root`` is the folder of the sessions; it is made (0700) with the first of them."""
-        self.root = os.path.abspath(root)
+        self.root: str = os.path.abspath(root)
         self.durability: Durability = durability
 
     def path_of(self, session_id: str) -> str:

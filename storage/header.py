@@ -24,7 +24,7 @@ ADDITIONS_VERSION = 1
 class SessionHeader(RecordModel):
     """The header; members that we do not know are kept. ``cwd`` is the working directory the session belongs to."""
 
-    always_written: ClassVar = ("type", "version", "id", "timestamp")
+    always_written: ClassVar[tuple[str, ...]] = ("type", "version", "id", "timestamp")
     type: Literal["session"] = "session"
     version: Literal[3] = FORMAT_VERSION
     id: str = Field(default_factory=new_id, min_length=1)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, cast
 
 from storage.decode import parse_record
-from storage.errors import BrokenPathError, DamagedSessionError, EntryNotFoundError
+from storage.errors import BrokenPathError, DamagedSessionError, EntryNotFoundError, NotOnPathError
 from storage.protocols import NO_FACTS, Facts, Record, SessionWarning
 
 NONE = -1
@@ -69,9 +69,9 @@ class EntryIndex:
         self.ids: dict[str, int] = {}
         self.names: list[str] = []
         self.lines: list[bytes | None] = []
-        self.parents = array("q")
-        self.depths = array("l")
-        self.openers = array("l")
+        self.parents: array[int] = array("q")
+        self.depths: array[int] = array("l")
+        self.openers: array[int] = array("l")
         """For each entry the user message that opened the turn it belongs to (R19), or ``NONE``."""
         self._kinds = array("H")
         self._kind_numbers: dict[tuple[str, str], int] = {}
@@ -85,11 +85,11 @@ class EntryIndex:
         self.ended_turns: set[int] = set()
         """The turn starts that have an end on some branch."""
         self.labels: dict[str, int] = {}
-        self.name_seq = NONE
-        self.root_with_parent = NONE
+        self.name_seq: int = NONE
+        self.root_with_parent: int = NONE
         """The first entry, if it counts as a root although it names a parent (a fork of pi's)."""
         self._root_parent = ""
-        self.circular_root = NONE
+        self.circular_root: int = NONE
         """The first entry, if the parent it names came later after all: then it is no root, but part of a cycle."""
         self.leaf_id: str | None = None
         self.leaf_broken: str | None = None
@@ -339,6 +339,17 @@ class EntryIndex:
         while leaf >= 0 and self.depths[leaf] > depth:
             leaf = self.parents[leaf]
         return leaf == seq
+
+    def require_kept(self, entry_id: str) -> None:
+        """Raise ``NotOnPathError`` unless a compaction at the leaf can keep what comes from ``entry_id`` on (R18)."""
+        seq = self.ids.get(entry_id)
+        if seq is None or self.leaf_id is None or not self.is_on_path(seq, self.ids[self.leaf_id]):
+            raise NotOnPathError(
+                f"the first kept entry {entry_id!r} is not on the path to the leaf {self.leaf_id!r}: someone navigated "
+                "away; nothing was written; prepare the compaction anew",
+                path=self.place,
+                entry_id=entry_id,
+            )
 
 
 def build_index(records: Iterable[Record], *, foreign: bool = False) -> EntryIndex:

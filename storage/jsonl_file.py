@@ -9,6 +9,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TypeVar
 
 from storage import files
@@ -37,6 +38,7 @@ from storage.protocols import (
 T = TypeVar("T")
 
 _PIECE = 1024 * 1024
+_LINES_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +85,13 @@ class BegunFile:
         if not stat.S_ISREG(status.st_mode):
             raise StorageError("this is not a file; give the path of a session's file", path=path)
         self.path = path
-        self.writing = mode == "write"
-        self.index = EntryIndex()
+        self.writing: bool = mode == "write"
+        self.index: EntryIndex = EntryIndex()
         self.index.salvaged = on_corrupt == "skip"
-        self.scan = LineScan(path=path, on_corrupt=on_corrupt)
+        self.scan: LineScan = LineScan(path=path, on_corrupt=on_corrupt)
         self.lock = WriterLock.acquire(path + ".lock", 0) if self.writing else None
         try:
-            self.descriptor = files.open_file(path, writing=self.writing)
+            self.descriptor: int = files.open_file(path, writing=self.writing)
         except BaseException:
             self._free()
             raise
@@ -290,14 +292,10 @@ def create_session_file(
 
 
 def _write_lines(descriptor: int, lines: Iterable[bytes]) -> None:
-    block = bytearray()
-    for line in lines:
-        block += line
-        block += b"\n"
-        if len(block) >= _PIECE:
-            _write_all(descriptor, bytes(block))
-            block.clear()
-    _write_all(descriptor, bytes(block))
+    rest = iter(lines)
+    while block := list(islice(rest, _LINES_AT_ONCE)):
+        block.append(b"")
+        _write_all(descriptor, b"\n".join(block))
 
 
 def _remove_uncommitted(path: str, *, set_aside: bool) -> None:

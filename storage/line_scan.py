@@ -34,17 +34,17 @@ class LineScan:
 
     def __init__(self, *, path: str | None = None, on_corrupt: Corrupt = "raise") -> None:
         self._path = path
-        self.skips = on_corrupt == "skip"
+        self.skips: bool = on_corrupt == "skip"
         self.header: SessionHeader | None = None
         self._tail: list[bytes] = []
-        self.accepted = 0
+        self.accepted: int = 0
         """How many bytes are committed: the offset behind the last newline."""
-        self.line = 0
+        self.line: int = 0
         """Physical lines so far, 1-based number of the last one."""
-        self.seq = 0
+        self.seq: int = 0
         """The place of the next entry."""
         self.warnings: list[SessionWarning] = []
-        self.bad_lines = 0
+        self.bad_lines: int = 0
         self._strict_seq = False
         self._last_id = ""
 
@@ -63,7 +63,7 @@ class LineScan:
         """Another scan that stands at the same place."""
         other = copy(self)
         other.warnings = [*self.warnings]
-        other._tail = [*self._tail]
+        other.tail = self.tail
         return other
 
     def feed(self, data: bytes, add: Callable[[Record], object]) -> Iterator[None]:
@@ -79,48 +79,52 @@ class LineScan:
         lines = (self.tail + data).split(b"\n") if self._tail else data.split(b"\n")
         self.tail = lines.pop()
         path = self._path
-        for line in lines:
-            self.line = number = self.line + 1
-            self.accepted += len(line) + 1
-            if not number & 15:
-                yield
-            if line[-1:] == b"\r":
-                line = line[:-1]  # noqa: PLW2901 - CRLF
-            if not line or line.isspace():
-                continue
-            if self.header is None:
-                self.header = parse_header(line.removeprefix(_BOM) if number == 1 else line, path=path)
-                self._strict_seq = self.header.branchline is not None
-                continue
-            seq = self.seq
-            self.seq = seq + 1
-            try:
-                entry = parse_entry(line, path, number)
-                if entry.seq != seq:
-                    self._check_place(seq, entry.seq)
-                parent_id = entry.parent_id
-                if parent_id == self._last_id:
-                    # One string instead of two for nearly every entry: a third of the index's memory.
-                    parent_id = self._last_id
-                self._last_id = entry_id = entry.id
-                # Made as ``Record._make`` does it: this line runs for every entry of every session that is opened.
-                add(_make(Record, (seq, entry_id, parent_id, entry.type, line, facts_of(entry), number)))
-            except DamagedSessionError as error:
-                error.path = error.path or path
-                if not self.skips:
-                    raise
-                self.bad_lines += 1
-                self.warnings.append(SessionWarning("bad_line", error.message.split("; nothing was")[0], number))
+        number, accepted = self.line, self.accepted
+        try:
+            for line in lines:
+                number += 1
+                accepted += len(line) + 1
+                if not number & 15:
+                    yield
+                if line[-1:] == b"\r":
+                    line = line[:-1]  # noqa: PLW2901 - CRLF
+                if not line or line.isspace():
+                    continue
+                if self.header is None:
+                    self.header = parse_header(line.removeprefix(_BOM) if number == 1 else line, path=path)
+                    self._strict_seq = self.header.branchline is not None
+                    continue
+                seq = self.seq
+                self.seq = seq + 1
+                try:
+                    entry = parse_entry(line, path, number)
+                    if entry.seq != seq:
+                        self._check_place(seq, entry.seq, number)
+                    parent_id = entry.parent_id
+                    if parent_id == self._last_id:
+                        # One string instead of two for nearly every entry: a third of the index's memory.
+                        parent_id = self._last_id
+                    self._last_id = entry_id = entry.id
+                    # Made as ``Record._make`` does it: this line runs for every entry of every session that is opened.
+                    add(_make(Record, (seq, entry_id, parent_id, entry.type, line, facts_of(entry), number)))
+                except DamagedSessionError as error:
+                    error.path = error.path or path
+                    if not self.skips:
+                        raise
+                    self.bad_lines += 1
+                    self.warnings.append(SessionWarning("bad_line", error.message.split("; nothing was")[0], number))
+        finally:
+            self.line, self.accepted = number, accepted
 
-    def _check_place(self, seq: int, given: int | None) -> None:
+    def _check_place(self, seq: int, given: int | None, number: int) -> None:
         if given is None:
             self._strict_seq = False  # pi wrote this line, and does not count; from here on the place counts
         elif self._strict_seq:
             raise DamagedSessionError(
-                f"invalid session record at line {self.line}: expected seq {seq}, found {given}; entries are missing or "
+                f"invalid session record at line {number}: expected seq {seq}, found {given}; entries are missing or "
                 "out of order; nothing was changed, and opening with on_corrupt='skip' shows the rest",
                 path=self._path,
-                line=self.line,
+                line=number,
                 expected=seq,
                 found=given,
             )
@@ -128,8 +132,8 @@ class LineScan:
             self.warnings.append(
                 SessionWarning(
                     "seq_differs",
-                    f"line {self.line} gives seq {given}, its place is {seq}; the place counts",
-                    self.line,
+                    f"line {number} gives seq {given}, its place is {seq}; the place counts",
+                    number,
                 )
             )
 

@@ -21,7 +21,7 @@ def now_milliseconds() -> int:
 class TextContent(RecordModel):
     """A piece of text."""
 
-    always_written: ClassVar = ("type",)
+    always_written: ClassVar[tuple[str, ...]] = ("type",)
     type: Literal["text"] = "text"
     text: str | None
     text_signature: str | None = None
@@ -30,7 +30,7 @@ class TextContent(RecordModel):
 class ImageContent(RecordModel):
     """An image: base64 ``data`` and its media type."""
 
-    always_written: ClassVar = ("type",)
+    always_written: ClassVar[tuple[str, ...]] = ("type",)
     type: Literal["image"] = "image"
     data: str
     mime_type: str
@@ -39,7 +39,7 @@ class ImageContent(RecordModel):
 class ThinkingContent(RecordModel):
     """A model's reasoning. With a signature it may go back only unchanged, and only to the model that made it."""
 
-    always_written: ClassVar = ("type",)
+    always_written: ClassVar[tuple[str, ...]] = ("type",)
     type: Literal["thinking"] = "thinking"
     thinking: str | None
     thinking_signature: str | None = None
@@ -53,7 +53,7 @@ class ToolCall(RecordModel):
     executed, and never shown as arguments.
     """
 
-    always_written: ClassVar = ("type",)
+    always_written: ClassVar[tuple[str, ...]] = ("type",)
     type: Literal["toolCall"] = "toolCall"
     id: str
     name: str
@@ -74,7 +74,7 @@ class Cost(RecordModel):
 class Usage(RecordModel):
     """Tokens as the provider counted them. ``input`` excludes what was read from or written to its cache."""
 
-    always_written: ClassVar = ("input", "output", "cache_read", "cache_write", "total_tokens")
+    always_written: ClassVar[tuple[str, ...]] = ("input", "output", "cache_read", "cache_write", "total_tokens")
     input: int = 0
     output: int = 0
     cache_read: int = 0
@@ -96,7 +96,7 @@ def _joined(content: str | list[Any] | None) -> str:
 class UserMessage(RecordModel):
     """What a person, or the app in their name, said."""
 
-    always_written: ClassVar = ("role", "timestamp")
+    always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp")
     role: Literal["user"] = "user"
     content: str | list[UserContent] | None
     timestamp: int = Field(default_factory=now_milliseconds)
@@ -114,7 +114,7 @@ class AssistantMessage(RecordModel):
     ``error_message`` says why.
     """
 
-    always_written: ClassVar = ("role", "timestamp")
+    always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp")
     role: Literal["assistant"] = "assistant"
     content: list[AssistantContent] | None
     api: str | None = None
@@ -139,7 +139,7 @@ class AssistantMessage(RecordModel):
 class ToolResultMessage(RecordModel):
     """What a tool answered. It pairs with the nearest earlier open call of ``tool_call_id``, by place, not by id alone."""
 
-    always_written: ClassVar = ("role", "timestamp", "is_error")
+    always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp", "is_error")
     role: Literal["toolResult"] = "toolResult"
     tool_call_id: str
     tool_name: str
@@ -157,7 +157,7 @@ class ToolResultMessage(RecordModel):
 class BashExecutionMessage(RecordModel):
     """A shell command that the person ran (pi). Shown to the model as a user message unless it is excluded."""
 
-    always_written: ClassVar = ("role", "timestamp")
+    always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp")
     role: Literal["bashExecution"] = "bashExecution"
     command: str
     output: str | None
@@ -177,7 +177,7 @@ class BashExecutionMessage(RecordModel):
 class CustomMessage(RecordModel):
     """An app's own message inside a ``message`` entry (pi). Shown to the model as a user message."""
 
-    always_written: ClassVar = ("role", "timestamp")
+    always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp")
     role: Literal["custom"] = "custom"
     custom_type: str
     content: str | list[UserContent] | None
@@ -194,7 +194,7 @@ class CustomMessage(RecordModel):
 class SystemMessage(RecordModel):
     """A change of the system prompt and the tools (pi-coding-agent); replayed in order it gives both."""
 
-    always_written: ClassVar = ("role", "timestamp")
+    always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp")
     role: Literal["system"] = "system"
     content: str | None = None
     sections: dict[str, str | None] | None = None
@@ -211,7 +211,7 @@ class SystemMessage(RecordModel):
 class BranchSummaryMessage(RecordModel):
     """A branch summary as pi keeps it among the messages of a retained tail."""
 
-    always_written: ClassVar = ("role", "timestamp")
+    always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp")
     role: Literal["branchSummary"] = "branchSummary"
     summary: str | None
     from_id: str | None = None
@@ -226,7 +226,7 @@ class BranchSummaryMessage(RecordModel):
 class CompactionSummaryMessage(RecordModel):
     """A compaction's summary as pi keeps it among the messages of a retained tail."""
 
-    always_written: ClassVar = ("role", "timestamp")
+    always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp")
     role: Literal["compactionSummary"] = "compactionSummary"
     summary: str | None
     tokens_before: int | None = None

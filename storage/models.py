@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 class RecordModel(BaseModel):
     """A message, an entry, or a part of one."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=to_camel,
         validate_by_name=True,
         validate_by_alias=True,
@@ -25,6 +25,7 @@ class RecordModel(BaseModel):
         validate_assignment=True,  # a field changed to what could not be read again is refused where it is changed
         allow_inf_nan=False,
         ser_json_inf_nan="constants",
+        cache_strings="keys",  # ids and stamps are all different: remembering them costs more than it saves
     )
 
     always_written: ClassVar[tuple[str, ...]] = ()

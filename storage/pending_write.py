@@ -46,7 +46,7 @@ class PendingWrite:
     check: Callable[[], None] | None = None
     """Called when its turn comes; what it raises is what becomes of it."""
 
-    from_leaf = False
+    from_leaf: bool = False
     """Whether it names the leaf of that time as its ``fromId``."""
 
     def __init__(
@@ -60,14 +60,14 @@ class PendingWrite:
         parent_id: Any,
         facts: Facts,
     ) -> None:
-        self.entry_id = entry_id
-        self.id_json = id_json
-        self.kind = kind
-        self.head = head
-        self.tail = tail
-        self.parent_id = parent_id
-        self.facts = facts
-        self.size = len(head) + len(tail) + _LINKS
+        self.entry_id: str = entry_id
+        self.id_json: bytes = id_json
+        self.kind: str = kind
+        self.head: bytes = head
+        self.tail: bytes = tail
+        self.parent_id: Any = parent_id
+        self.facts: Facts = facts
+        self.size: int = len(head) + len(tail) + _LINKS
         self._queue = queue
         self._state: int = _QUEUED
         self._error: BaseException | None = None
@@ -165,5 +165,5 @@ class CheckedWrite(PendingWrite):
         from_leaf: bool,
     ) -> None:
         super().__init__(queue, entry_id, id_json, kind, head, tail, parent_id, facts)
-        self.check = check
-        self.from_leaf = from_leaf
+        self.check: Callable[[], None] | None = check
+        self.from_leaf: bool = from_leaf

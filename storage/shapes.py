@@ -44,7 +44,7 @@ _read_back: set[Shape] = set()
 
 
 def shape_of(message: Message) -> Shape | None:
-    """The types of all that has a type of its own in ``message``; ``None`` for a model that has to be read back each time."""
+    """The types of all in ``message`` that has a type of its own; ``None`` for a model to be read back each time."""
     values = message.__dict__
     shape = (type(message), values.get("role"), *map(type, values.values()))
     return shape if shape in _read_back else _deep_shape(message)

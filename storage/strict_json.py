@@ -33,7 +33,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 def encode_model(model: RecordModel, *, exclude: set[str] | None = None, fits: bool = False) -> bytes:
     """The JSON of ``model`` as it is written: camelCase, compact, non-ASCII raw, absent fields left out.
 
-    ``fits``: the members are known to be of the types that their fields want, so pydantic need not look. Raises ``InvalidEntryError`` naming the path to a value that JSON would alter or cannot hold.
+    ``fits``: the members are known to be of the types that their fields want, so pydantic need not look. Raises
+    ``InvalidEntryError`` naming the path to a value that JSON would alter or cannot hold.
     """
     serializer = model.__pydantic_serializer__
     try:

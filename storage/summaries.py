@@ -31,7 +31,7 @@ class Digest:
     def __init__(self) -> None:
         self.first_message: str | None = None
         self.name: str | None = None
-        self.entries = 0
+        self.entries: int = 0
 
     def take(self, line: bytes) -> None:
         """Look at one line. Lines that cannot tell anything are not even parsed."""

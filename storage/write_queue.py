@@ -45,7 +45,7 @@ class Committer(Protocol):
         """Give parent and place to each; those that fail their checks are settled and taken out of ``writes``."""
         ...
 
-    def commit(self, records: Sequence[Record]) -> Callable[[], None] | None:
+    def commit(self, records: Sequence[Record], /) -> Callable[[], None] | None:
         """The storage's ``commit``."""
         ...
 
@@ -64,8 +64,8 @@ class Batch:
     __slots__ = ("error", "records", "writes")
 
     def __init__(self, writes: list[PendingWrite], records: list[Record]) -> None:
-        self.writes = writes
-        self.records = records
+        self.writes: list[PendingWrite] = writes
+        self.records: list[Record] = records
         self.error: BaseException | None = None
 
     def size(self) -> int:
@@ -88,7 +88,7 @@ class WriteQueue:
         """How many tasks wait for a write that is not settled."""
         self.unseen: dict[PendingWrite, None] = {}
         """Writes that failed while nobody waited for them: ``flush`` raises the first."""
-        self.pump = loop.protect(self._start_batch)
+        self.pump: Callable[[], None] = loop.protect(self._start_batch)
         """Commit one batch, if none is under way."""
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ from harness.cli.failures import (
 from harness.cli.screen import Screen, forget_stream, one_line, prepare_streams
 from harness.cli.shelf import ROOT_VARIABLE
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="branchline",
     add_completion=False,
     pretty_exceptions_enable=False,

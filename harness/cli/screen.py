@@ -68,8 +68,8 @@ class Screen:
         self.as_json = as_json
         self._out = out if out is not None else sys.stdout
         self._err = err if err is not None else sys.stderr
-        self.is_terminal = _is_terminal(self._out) and not as_json
-        self.can_draw = _can_write(self._out, "├─└│●○…")
+        self.is_terminal: bool = _is_terminal(self._out) and not as_json
+        self.can_draw: bool = _can_write(self._out, "├─└│●○…")
         self._consoles: dict[int, Console] = {}
 
     def show(self, line: Line) -> None:

@@ -57,7 +57,7 @@ class AssistantBlocks:
     """Makes the blocks of one request's replies, and knows the ids that their calls are sent with."""
 
     def __init__(self, provider: str, model_id: str) -> None:
-        self.ids = CallIds(_USABLE_ID)
+        self.ids: CallIds = CallIds(_USABLE_ID)
         self._provider = provider
         self._model_id = model_id
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.models.anthropic_payload import anthropic_payload
 from harness.models.anthropic_reply import AnthropicReply
@@ -38,7 +38,7 @@ class AnthropicModel(HttpChatModel):
         ModelError: a base URL that is none, or that holds a password; a key that no header can carry.
     """
 
-    api = ChatApi(
+    api: ClassVar[ChatApi] = ChatApi(
         name="Anthropic",
         base_url="https://api.anthropic.com",
         path="/v1/messages",

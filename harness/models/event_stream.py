@@ -68,7 +68,7 @@ class ChunkStream:
     def __init__(
         self, response: httpx.Response, provider: str, redact: Callable[[str], str], *, chunk_name: str, advice: str
     ) -> None:
-        self.is_done = False
+        self.is_done: bool = False
         self._chunk_name = chunk_name
         self._advice = advice
         self._response = response

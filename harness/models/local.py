@@ -59,8 +59,8 @@ class LocalModel:
         start_timeout: float = 60.0,
     ) -> None:
         file = smollm2_file() if model_file is None else Path(model_file)
-        self.model_file = file.absolute()
-        self.model_id = file.stem
+        self.model_file: Path = file.absolute()
+        self.model_id: str = file.stem
         self.context_window: int | None = context_window
         is_smollm2 = model_file is None or file.name.startswith("SmolLM2-135M-Instruct")
         if chat_template is None and is_smollm2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.models.http_chat import HttpChatModel
 from harness.models.http_settings import ChatApi, RetryPolicy, Timeouts
@@ -38,7 +38,7 @@ class OpenAIChatModel(HttpChatModel):
         ModelError: a base URL that is none, or that holds a password; a key that no header can carry.
     """
 
-    api = ChatApi(
+    api: ClassVar[ChatApi] = ChatApi(
         name="OpenAI",
         base_url="https://api.openai.com/v1",
         path="/chat/completions",

@@ -85,3 +85,17 @@ class ChatModel(Protocol):
     async def aclose(self) -> None:
         """Close connections and end processes. May be called twice; streams still open fail."""
         ...
+
+
+@runtime_checkable
+class HasOptions(Protocol):
+    """**Protocol**: a model that sends options of its own with every request, below the request's.
+
+    A harness records them in the request's header, so that a request can be rebuilt without knowing how the model was
+    made. They must be JSON.
+    """
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """By the provider's own names."""
+        ...

@@ -55,7 +55,7 @@ class ScriptedModel:
         self.model_id = model_id
         self.context_window = context_window
         self.requests: list[ModelRequest] = []
-        self.is_closed = False
+        self.is_closed: bool = False
         self._script: Iterator[ScriptedReply] = _endless(replies) if callable(replies) else iter(replies)
         self._given = 0
         self._enforce_window = enforce_window

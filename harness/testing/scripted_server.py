@@ -97,7 +97,7 @@ class ScriptedServer:
         overflow: HttpAnswer | None = None,
     ) -> None:
         self.requests: list[ReceivedRequest] = []
-        self.hang_ups = 0
+        self.hang_ups: int = 0
         self._script: Iterator[ServerScript] = _endless(replies) if callable(replies) else iter(replies)
         self._chunk_size = chunk_size
         self._usage = usage

@@ -47,14 +47,14 @@ class FunctionBody:
         if inspect.isasyncgenfunction(plain) or inspect.isgeneratorfunction(plain):
             raise ToolError(f"tool {self.name!r} is a generator; return the whole result instead of yielding its parts")
         documented = docstring_parser.parse(_documentation(plain))
-        self.description = "\n\n".join(filter(None, (documented.short_description, documented.long_description)))
+        self.description: str = "\n\n".join(filter(None, (documented.short_description, documented.long_description)))
         described = {parameter.arg_name: parameter.description for parameter in documented.params}
         parameters = list(self._signature().parameters.values())
         hints = self._hints(plain)
         self._takes_context = bool(parameters) and hints.get(parameters[0].name) is ToolContext
         self._parameters = parameters[1:] if self._takes_context else parameters
         self._model = self._make_model(hints, described)
-        self.parameters = self._schema()
+        self.parameters: dict[str, Any] = self._schema()
 
     def _signature(self) -> inspect.Signature:
         try:

@@ -56,7 +56,7 @@ class Workspace:
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         """Raises ``ToolError`` unless ``root`` is a folder that is there."""
-        self.root = Path(os.path.realpath(root))
+        self.root: Path = Path(os.path.realpath(root))
         if not self.root.is_dir():
             raise ToolError(f"the working directory {os.fspath(root)!r} is no folder; make it, or give another")
         self._roots = {self.root.parts, Path(os.path.abspath(root)).parts}  # the second with its links unresolved

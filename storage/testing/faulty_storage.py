@@ -42,7 +42,7 @@ class Gate:
 
     def __init__(self) -> None:
         """Closed."""
-        self.reached = threading.Event()
+        self.reached: threading.Event = threading.Event()
         """Set when a call has come to the gate."""
         self._open = threading.Event()
 
@@ -69,7 +69,7 @@ class FaultyStorage:
         self.inner = storage
         self.calls: list[StorageCall] = []
         """Every call so far, in order, failed ones too."""
-        self.overlaps = 0
+        self.overlaps: int = 0
         """How often a call began while another was running; the log never lets that happen."""
         self._inline = inline
         self._running = 0

@@ -43,7 +43,7 @@ class Subject:
         self._opener = opener
         self._storages: list[SessionStorage] = []
         self._logs: list[EntryLog] = []
-        self.name = f"conformance-{new_id()}-{next(self._numbers)}"
+        self.name: str = f"conformance-{new_id()}-{next(self._numbers)}"
         """The name of this clause's session."""
 
     async def storage(self, mode: Mode = "write", *, name: str | None = None) -> SessionStorage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -187,13 +188,13 @@ async def test_the_header_holds_the_whole_request_and_is_written_when_it_changed
 
 @pytest.mark.parametrize("kind", [OpenAIChatModel, AnthropicModel])
 async def test_the_models_own_options_are_on_record(
-    session: Session, kind: type[OpenAIChatModel] | type[AnthropicModel]
+    session: Session, kind: type[OpenAIChatModel | AnthropicModel]
 ) -> None:
     """R26: header and request hold the model's options under the settings', so other options are not needed later."""
     settings = AgentSettings(options={"temperature": 0.5})
     sent: list[bytes] = []
     with ScriptedServer(["One.", "Two."]) as server:
-        place = {"base_url": server.base_url, "api_key": "any"}
+        place: dict[str, Any] = {"base_url": server.base_url, "api_key": "any"}
         model = kind("any", **place, options={"temperature": 0.9, "max_tokens": 77})
         harness = AgentHarness(session, model, tools=[add], system_prompt="Be brief.", settings=settings)
         await harness.prompt("a")
