@@ -46,7 +46,7 @@ from storage.errors import (
 from storage.event_loops import run_in_worker
 from storage.file_lock import WriterLock, open_when_free
 from storage.header import SessionHeader, new_header
-from storage.identifiers import check_entry_name
+from storage.identifiers import absolute_place, check_entry_name
 from storage.protocols import (
     Corrupt,
     Durability,
@@ -92,7 +92,7 @@ class EntryFileStorage:
 
         Raises ``SessionExistsError`` if the folder is there and not empty, ``InvalidIdError`` and ``StorageError``.
         """
-        folder = _place(where)
+        folder = absolute_place(where)
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
         copies = renumbered(records)
         return await run_in_worker(
@@ -115,7 +115,7 @@ class EntryFileStorage:
         Raises ``SessionNotFoundError``, ``SessionLockedError``, ``DamagedSessionError``, ``UnsupportedVersionError``
         and ``StorageError`` (it cannot be read); nothing was then changed. Cancelled, it leaves nothing open.
         """
-        folder = _place(where)
+        folder = absolute_place(where)
         attempt = partial(cls._open, folder, mode, durability, on_torn_tail, on_corrupt)
         return await open_when_free(lambda: _named(folder, attempt), lock_timeout, undo=cls.close)
 
@@ -133,7 +133,7 @@ class EntryFileStorage:
         lock_timeout: float = 0,
     ) -> Self:
         """The session in ``where``, begun now if there is none; an unterminated tail is set aside, and that is said."""
-        folder = _place(where)
+        folder = absolute_place(where)
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
 
         def attempt() -> Self:
@@ -345,10 +345,6 @@ def _named(folder: str, action: Callable[[], T]) -> T:
         raise
     except OSError as error:
         raise StorageError(f"the session's files cannot be used: {error}; nothing was changed", path=folder) from error
-
-
-def _place(where: str | os.PathLike[str]) -> str:
-    return os.path.abspath(where)
 
 
 def _check_name(entry_id: str, names: dict[str, str]) -> None:

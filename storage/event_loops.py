@@ -19,7 +19,7 @@ from storage import workers
 
 T = TypeVar("T")
 
-SLICE_SECONDS = 0.0005
+SLICE_SECONDS = 0.0007
 """How long work may keep the event loop's thread, or the interpreter, to itself."""
 
 _PAUSE_SECONDS = 0.00005

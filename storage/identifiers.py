@@ -75,6 +75,14 @@ def check_entry_name(entry_id: str) -> str:
     return entry_id
 
 
+def absolute_place(path: str | os.PathLike[str]) -> str:
+    """The absolute path that the caller means. Raises ``InvalidIdError`` for one that can name nothing."""
+    place: str = os.path.abspath(os.fspath(path))
+    if "\0" in place:
+        raise InvalidIdError("a path with a NUL in it names no file", path=place)
+    return place
+
+
 def is_safe_name(name: object) -> bool:
     """Whether ``name`` may be a file name on every system we run on."""
     return (

@@ -16,6 +16,7 @@ from storage import files
 from storage.copying import renumbered
 from storage.errors import (
     CommitFailed,
+    SessionClosedError,
     SessionExistsError,
     SessionNotFoundError,
     StaleSessionError,
@@ -24,6 +25,7 @@ from storage.errors import (
 from storage.event_loops import Breath, run_in_worker
 from storage.file_lock import WriterLock, open_when_free
 from storage.header import new_header
+from storage.identifiers import absolute_place
 from storage.index import EntryIndex
 from storage.jsonl_file import (
     OpenFile,
@@ -83,7 +85,7 @@ class JsonlStorage:
         ``StorageError``.
         """
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
-        place = _absolute(path)
+        place = absolute_place(path)
         opened = await run_in_worker(
             lambda: naming(place, lambda: create_session_file(place, header, renumbered(records), durability)),
             undo=OpenFile.close,
@@ -110,7 +112,7 @@ class JsonlStorage:
         Raises ``SessionNotFoundError``, ``SessionLockedError``, ``DamagedSessionError`` naming the line,
         ``UnsupportedVersionError`` and ``StorageError`` (unreadable).
         """
-        opened = await open_session_file(_absolute(path), mode, on_torn_tail, on_corrupt, lock_timeout)
+        opened = await open_session_file(absolute_place(path), mode, on_torn_tail, on_corrupt, lock_timeout)
         return cls(opened, durability)
 
     @classmethod
@@ -129,7 +131,7 @@ class JsonlStorage:
 
         A file without a committed line is none yet: its bytes are set aside. Committed text without a header is damage.
         """
-        place = _absolute(path)
+        place = absolute_place(path)
         aside = on_torn_tail == "repair"
 
         def create() -> OpenFile:
@@ -229,6 +231,8 @@ class JsonlStorage:
         return [record for record in found if after_seq < record.seq < end][:limit]
 
     def _check_still_there(self) -> None:
+        if self._descriptor < 0:
+            raise SessionClosedError("this storage is closed; open the session anew", path=self._path)
         status = os.fstat(self._descriptor)
         if status.st_nlink == 0:
             raise StaleSessionError("the file was deleted or replaced; open the session anew", path=self._path)
@@ -252,8 +256,9 @@ class JsonlStorage:
                 path=self._path,
             )
         data = records[0].data + b"\n" if len(records) == 1 else b"\n".join([*(record.data for record in records), b""])
-        self._check_place()
         descriptor = self._descriptor
+        if self._durable or os.lseek(descriptor, 0, os.SEEK_END) != self._size:
+            self._check_place()
         written = 0
         try:
             written = files.write(descriptor, data)
@@ -262,7 +267,9 @@ class JsonlStorage:
         except OSError as error:
             raise self._cut_back([record.data for record in records], written, error) from error
         size = self._size + len(data)
-        if os.lseek(descriptor, 0, os.SEEK_CUR) != size:  # O_APPEND: where our last byte really went
+        # With a sync still to come, the path is looked at once more after that. Without one it is looked at here; what
+        # was written into a file that was deleted or replaced before is taken back, as if it had been seen before.
+        if os.lseek(descriptor, 0, os.SEEK_CUR) != size or not (self._durable or self._is_ours()):
             self._give_up(data)
         self._size = size
         self._next_seq += len(records)
@@ -271,14 +278,18 @@ class JsonlStorage:
     def _sync(self) -> None:
         """Make it durable, and look once more: what is synced into a file that is no longer ours is in no session."""
         files.sync_data(self._descriptor)
+        if not self._is_ours():
+            raise StaleSessionError(
+                "the file was deleted or replaced while we wrote; open the session anew", path=self._path
+            )
+
+    def _is_ours(self) -> bool:
+        """Whether what lies at our path is the file that we opened."""
         try:
             status = os.stat(self._path_bytes)
-        except FileNotFoundError as error:
-            raise StaleSessionError(
-                "the file was deleted while we wrote; open the session anew", path=self._path
-            ) from error
-        if status.st_ino != self._inode or status.st_dev != self._device:
-            raise StaleSessionError("the file was replaced while we wrote; open the session anew", path=self._path)
+        except FileNotFoundError:
+            return False
+        return status.st_ino == self._inode and status.st_dev == self._device
 
     def _check_place(self) -> None:
         """Before a write: the file at our path is still ours, and ends where we left it."""
@@ -373,7 +384,3 @@ class JsonlStorage:
             lock.remove()
         finally:
             lock.release()
-
-
-def _absolute(path: str | os.PathLike[str]) -> str:
-    return os.path.abspath(os.fspath(path))

@@ -386,7 +386,10 @@ async def test_a_tool_that_cancels_every_task_of_the_calls(session: Session, any
         pytest.skip("trio has no cancellation but by scopes")
     import asyncio
 
+    begun = anyio.Event()
+
     async def rampage() -> str:
+        await begun.wait()
         for task in asyncio.all_tasks():
             if "CallRunner" in task.get_name():
                 task.cancel()
@@ -394,6 +397,7 @@ async def test_a_tool_that_cancels_every_task_of_the_calls(session: Session, any
         return "never"
 
     async def slow() -> str:
+        begun.set()
         await anyio.sleep(0.05)
         return "slow"
 

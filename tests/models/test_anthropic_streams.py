@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import anyio
 import pytest
 
 from harness.models import ModelRequest, TextDelta, ThinkingDelta, Timeouts, ToolCallDelta
@@ -310,6 +311,13 @@ async def test_the_end_need_not_come_after_the_reason() -> None:
     """After the stop reason the reply counts, even if the connection then breaks."""
     with ScriptedServer([HttpAnswer(200, [begun(), *said("Yes."), ended()[0]], cut=True)]) as server:
         assert (await reply(claude_at(server))).text == "Yes."
+
+
+async def test_nothing_is_waited_for_after_the_end() -> None:
+    """A server that leaves the stream open behind its last event does not hold the reply up."""
+    with ScriptedServer([HttpAnswer(200, [begun(), *said("Yes."), *ended(), 60.0])]) as server:
+        with anyio.fail_after(5):
+            assert (await reply(claude_at(server))).text == "Yes."
 
 
 async def test_an_error_of_the_script() -> None:
