@@ -70,9 +70,11 @@ class Walk:
                 if perf_counter() > breath.due:
                     yield None
                     breath.taken()
+                if position in given:
+                    continue
                 kind, entry_id, line = path.glance(position)
                 if kind == "message":
-                    if position not in given and (unit := self._from_line(position, entry_id, line)) is not None:
+                    if (unit := self._from_line(position, entry_id, line)) is not None:
                         yield unit
                 elif kind in types:
                     yield from self._from_other(position, path.entry(position))

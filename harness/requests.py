@@ -106,7 +106,7 @@ class RequestMaker:
 
     def _options(self) -> dict[str, Any]:
         """All that go out: the model's own, which the settings' win over."""
-        own = self._model.options if isinstance(self._model, HasOptions) else {}
+        own: Mapping[str, Any] = self._model.options if isinstance(self._model, HasOptions) else {}
         return {**own, **self._settings.options}
 
 

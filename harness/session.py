@@ -117,7 +117,7 @@ class Session:
         return self._log.append_message(message)
 
     def append_entry(self, entry: Entry) -> PendingWrite:
-        """Any entry. One with a ``parent_id`` branches there; that, a compaction and a leaf are ``BusyError`` during a turn."""
+        """Any entry. One with a ``parent_id`` branches there: that, a compaction and a leaf are refused during a turn."""
         if is_for_the_turn(entry):
             self._refuse_during_turn("an entry with a place of its own, a compaction or a leaf")
         return self._append(entry)

@@ -10,14 +10,14 @@ from typing import Any, cast
 from storage.decode import parse_record
 from storage.protocols import Record
 
-_OWN_SEQ = re.compile(rb'\{"seq":\d+,')
+_OWN_SEQ = re.compile(rb'\{[ \t\r]*"seq"[ \t\r]*:[ \t\r]*\d+[ \t\r]*,')
 
 
 def renumbered(records: Iterable[Record]) -> list[Record]:
     """``records`` with places 0, 1, 2 … and ``seq`` as the first member of each line; everything else byte for byte."""
     copies: list[Record] = []
     for seq, record in enumerate(records):
-        if record.seq == seq and record.data.startswith(b'{"seq":'):
+        if record.seq == seq and record.data.startswith(b'{"seq":%d,' % seq):
             copies.append(record)
         else:
             copies.append(record._replace(seq=seq, data=with_seq(record.data, seq), line=None))

@@ -46,7 +46,8 @@ def read_header(folder: str) -> SessionHeader:
     """
     path = os.path.join(folder, METADATA)
     try:
-        with open(path, "rb") as file:
+        # Not by open alone: for a pipe in its place that would wait for ever.
+        with open(files.open_file(path, writing=False), "rb") as file:
             line = file.read().removeprefix(_BOM).strip()
     except (FileNotFoundError, NotADirectoryError):
         line = b""

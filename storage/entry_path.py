@@ -172,8 +172,10 @@ class IndexedPath:
 
     def glance(self, position: int) -> tuple[str, str, bytes]:
         index = self._index
-        seq = self._seq(position)
-        return index.kind(seq)[0], index.names[seq], index.line(seq)
+        backwards = self._backwards
+        behind = self._length - 1 - position
+        seq = backwards[behind] if behind < len(backwards) else self._seq(position)
+        return index.kind(seq)[0], index.names[seq], index.lines[seq] or index.line(seq)
 
     def size(self, position: int) -> int:
         return len(self._index.line(self._seq(position)))

@@ -131,8 +131,8 @@ class WriterLock:
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", None) is not None:
+            self.release()  # first: where warnings are errors, nothing is done after them
             warnings.warn(f"a writer's lock was dropped: {self.path}; close its session", ResourceWarning, stacklevel=1)
-            self.release()
 
     def __repr__(self) -> str:
         return f"<WriterLock {self.path!r} {'held' if self.held else 'released'}>"

@@ -369,8 +369,8 @@ class JsonlStorage:
 
     def __del__(self) -> None:
         if getattr(self, "_descriptor", -1) >= 0:
+            self.close()  # first: where warnings are errors, nothing comes after them
             warnings.warn(f"a session was dropped without being closed: {self._path}", ResourceWarning, stacklevel=1)
-            self.close()
 
     def delete(self) -> None:
         """Delete the file and what lies beside it. Raises ``SessionLockedError`` while somebody else writes."""

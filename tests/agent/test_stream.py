@@ -19,13 +19,14 @@ from harness.events import (
     TurnEnded,
     TurnStarted,
 )
+from harness.models.protocol import ModelRequest
 from harness.recovery import NOT_STARTED
 from harness.session import Session
 from harness.testing import Reply, ScriptedModel, tool_call
 from harness.tools import ToolContext
 from storage.entries import EntryBase
 from storage.errors import BusyError, InvalidEntryError, ModelError
-from storage.messages import TextContent
+from storage.messages import TextContent, UserMessage
 from tests.agent.agents import check_well_formed, history
 
 pytestmark = pytest.mark.anyio
@@ -223,17 +224,27 @@ async def test_entering_a_stream_holds_the_turn(session: Session) -> None:
 
 
 async def test_leaving_a_stream_does_not_end_the_next_turn(session: Session) -> None:
-    """A stream whose turn is over holds nothing: leaving it lets the turn that runs then go on alone."""
-    harness = AgentHarness(session, ScriptedModel(["One", "Two"]))
-    first = harness.stream("1")
-    await first.__aenter__()
-    assert [event async for event in first]
-    async with harness.stream("2") as second:
-        await first.__aexit__(None, None, None)
-        with pytest.raises(BusyError, match="a turn is running"):
-            await harness.prompt("No")
-        assert [event async for event in second]
-    assert second.reply.text == "Two"
+    """A stream whose turn is over holds nothing: leaving it takes nothing from the turn that runs then."""
+    asked, left = anyio.Event(), anyio.Event()
+
+    async def answer_slowly(_: ModelRequest) -> str:
+        asked.set()
+        await left.wait()
+        return "Two"
+
+    harness = AgentHarness(session, ScriptedModel(["One", answer_slowly]))
+    async with anyio.create_task_group() as group:
+        async with harness.stream("1") as events:
+            assert [event async for event in events]
+            group.start_soon(harness.prompt, "2")
+            await asked.wait()
+        for attempt in (harness.aclose(), harness.prompt("No")):
+            with pytest.raises(BusyError, match="a turn is running"):
+                await attempt
+        with pytest.raises(BusyError):
+            session.move_to(None)
+        left.set()
+    assert (await history(session))[-2:] == ["assistant stop: Two", "turn_end 2 completed"]
 
 
 async def test_leaving_at_once_gives_the_turn_back(session: Session) -> None:
@@ -262,10 +273,11 @@ async def test_a_stream_that_is_refused_holds_nothing(session: Session, prompt: 
 async def test_entering_a_stream_may_be_cancelled(session: Session) -> None:
     """A cancellation while the session is taken over leaves nothing held."""
     harness = AgentHarness(session, ScriptedModel(["Fine."]))
+    session.append_message(UserMessage(content="queued"))  # so that taking over has something to wait for
     with anyio.CancelScope() as scope:
         scope.cancel()
         async with harness.stream("Hi"):
-            await anyio.sleep(1)
+            raise AssertionError("entered")
     assert scope.cancelled_caught
-    assert await history(session) == []
+    assert await history(session) == ["user: queued"]
     assert (await harness.prompt("Hi")).text == "Fine."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 
@@ -76,7 +77,8 @@ def test_what_is_shown_is_what_is_sent(command: Command) -> None:
     assert [roles.get(row["role"], row["role"]) for row in facts["shown"]] == sent[:-1]
     assert sum(row["chars"] for row in facts["shown"]) == facts["chars"]
     assert all(row["tokens"] > 0 for row in facts["shown"]) and facts["tokens"] > 0
-    assert facts["tools"] == ["read", "list", "search"] and facts["model"] == "openai/default"
+    assert facts["tools"] == ["read", "list", "search"]
+    assert facts["model"] == f"{urlsplit(server.base_url).netloc}/default"
     assert facts["leftOut"] == []
     assert "note.txt" in command("context").out
 

@@ -116,7 +116,7 @@ def test_a_conversation_at_the_prompt(command: Command, terminals: list[Terminal
         terminal = Terminal(command, "chat", "--base-url", server.base_url, "--model", "m")
         terminals.append(terminal)
         terminal.expect(">")
-        assert "openai/m" in terminal.text
+        assert f"{server.base_url.split('/')[2]}/m" in terminal.text
         terminal.type(b"one\r")
         terminal.expect("First answer.")
         terminal.expect(">")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from compaction import RoughEstimator, estimate_chars
@@ -135,6 +137,62 @@ def test_a_placeholder_is_part_of_the_budget() -> None:
     assert newest.chars == estimate_chars(newest.messages)
     with pytest.raises(BudgetError):
         conversation.project(max_chars=newest.chars - 1)
+
+
+def openerless() -> Conversation:
+    """A short message of the app's, which opens no turn, before a reply with an open call; two more units before them."""
+    return Conversation().user("u0").reply("a0").custom_message("m", "cm").reply("a", "x")
+
+
+def test_a_placeholder_that_the_next_older_unit_makes_needless_is_not_charged() -> None:
+    """The reply alone needs one and does not fit with it; with the message before it, which is shorter, it fits."""
+    conversation = Conversation().custom_message("m", "cm").reply("a", "x")
+    full = conversation.project()
+    assert full.entry_ids == ["m", "a", "a"]
+    for options in ({"max_chars": full.chars}, {"max_tokens": full.tokens}):
+        exact = conversation.project(**options)
+        assert exact.entry_ids == full.entry_ids
+        assert exact.is_whole
+    for name, size in (("max_chars", full.chars), ("max_tokens", full.tokens)):
+        with pytest.raises(BudgetError) as caught:
+            conversation.ids(**{name: size - 1})
+        assert caught.value.entry_id == "a"
+        assert caught.value.details["budget"] == name
+        assert caught.value.details["limit"] == size - 1
+        assert caught.value.details["size"] > size, "it names what the newest unit takes with its placeholder"
+
+
+@pytest.mark.parametrize("estimator", [None, RoughEstimator()])
+@pytest.mark.parametrize("make", [turns, openerless])
+def test_a_budget_of_exactly_what_is_shown_shows_the_same(
+    make: Callable[[], Conversation], estimator: RoughEstimator | None
+) -> None:
+    """Under every budget; and a larger one shows no less, and refuses nothing."""
+    conversation = make()
+    full = conversation.project(estimator=estimator)
+    for name, size in (("max_chars", full.chars), ("max_tokens", full.tokens)):
+        shown: list[str | None] = []
+        for budget in range(1, size + 1):
+            try:
+                projection = conversation.project(**{name: budget}, estimator=estimator)
+            except BudgetError:
+                assert not shown
+                continue
+            exact = projection.chars if name == "max_chars" else projection.tokens
+            assert exact <= budget
+            assert conversation.ids(**{name: exact}, estimator=estimator) == projection.entry_ids
+            assert {*shown} - {None} <= {*projection.entry_ids}
+            shown = projection.entry_ids
+        assert shown == full.entry_ids
+
+
+def test_a_placeholder_is_not_the_reason_to_keep_what_does_not_fit() -> None:
+    """What was taken in the hope that it would become needless is left out again, and charged to nothing."""
+    conversation = Conversation().custom_message("m", "cm " * 100).reply("a").reply("b")
+    newest = conversation.project(max_chars=size(conversation, "a", "b"))
+    assert newest.entry_ids == [None, "b"]
+    assert newest.chars == estimate_chars(newest.messages)
+    assert not newest.is_whole
 
 
 def test_an_opener_that_an_edit_hides_is_not_brought_along() -> None:

@@ -177,6 +177,45 @@ def test_what_the_provider_counted_high_is_trimmed_by_its_measure() -> None:
         conversation.project(max_tokens=10)
 
 
+def test_a_larger_budget_refuses_nothing_that_a_smaller_one_shows() -> None:
+    """Also where the provider counted far more than the estimate, so that its measure holds not even the newest unit."""
+    conversation = header(Conversation(), "h", "You help.").user("u1", "hello")
+    conversation.reply("a1", text="hi", usage=usage(281)).user("u2", "more").reply("a2", text="yes")
+    shown: list[list[str | None]] = []
+    for budget in range(1, 320):
+        try:
+            projection = conversation.project(max_tokens=budget)
+        except BudgetError:
+            assert not shown, f"{budget} is refused"
+            continue
+        assert projection.tokens <= budget
+        if not shown or projection.entry_ids != shown[-1]:
+            shown.append(projection.entry_ids)
+    assert shown == [["u2", "a2"], ["u1", "a1", "u2", "a2"]]
+
+
+def test_the_newest_unit_is_refused_by_no_guess() -> None:
+    """The reply with the count is the newest unit: scaled it is too large, by the estimate it fits, and so it is kept."""
+    conversation = Conversation().user("u", "word " * 50).reply("a", text="word " * 50, usage=usage(5_000))
+    estimate = conversation.project(estimator=RoughEstimator()).tokens
+    projection = conversation.project(max_tokens=estimate)
+    assert projection.entry_ids == ["u", "a"]
+    assert projection.tokens == estimate
+    assert not projection.is_whole
+    with pytest.raises(BudgetError):
+        conversation.project(max_tokens=estimate - 1)
+
+
+def test_the_newest_unit_kept_by_the_count_alone_is_reported_with_it() -> None:
+    """The estimate says that not even it fits, the count holds it and nothing older: the count is what it has at most."""
+    conversation = chatter(100).user("u", "!?" * 400).reply("last", text="!?" * 400, usage=usage(700))
+    newest = rough(*conversation.project().messages[-2:])
+    assert newest > 800
+    projection = conversation.project(max_tokens=800)
+    assert projection.entry_ids == ["u", "last"]
+    assert projection.tokens == 700
+
+
 def test_a_token_budget_shows_whole_units_for_every_size() -> None:
     """R19 with tokens: grows unit by unit and always holds; the error names tokens."""
     conversation = Conversation().user("u1").reply("a1", "x").result("r1", "x").user("u2").reply("a2")

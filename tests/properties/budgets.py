@@ -46,15 +46,17 @@ def with_newest(shown: Shown, count: int, placeholder: Json, *, tail_opener: boo
 
 
 def must_show(shown: Shown, fits: Fits, placeholder: Json, *, tail_opener: bool = False) -> Choice | None:
-    """Newest first, up to the first unit that does not fit; None where not even the newest does (an error is due)."""
-    best: Choice | None = None
+    """As many of the newest units as fit; None where not even the newest does (an error is due).
+
+    That is newest first, up to the first that does not fit, where the placeholder counts only for what is sent with it:
+    without it more units are never shorter, so that all before the largest number that fits could be kept as well.
+    """
     least = 1 if shown.groups else 0
-    for count in range(least, len(shown.groups) + 1):
+    for count in range(len(shown.groups), least - 1, -1):
         choice = with_newest(shown, count, placeholder, tail_opener=tail_opener)
-        if not fits(choice.messages):
-            break
-        best = choice
-    return best
+        if fits(choice.messages):
+            return choice
+    return None
 
 
 def within(max_chars: int) -> Fits:

@@ -222,7 +222,8 @@ async def test_what_pi_wrote_and_we_do_not_know_is_as_ignorable_in_a_fork(
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     async with Session.open(JsonlStorage.open(path)) as session:
         assert [message.text for message in (await session.build_context()).messages] == ["one"]
-        async with await session.fork(into=MemoryStorage.create) as fork:
+        await (await session.fork(into=partial(JsonlStorage.create, tmp_path / "fork.jsonl"))).aclose()
+        async with Session.open(JsonlStorage.open(tmp_path / "fork.jsonl")) as fork:
             assert [message.text for message in (await fork.build_context()).messages] == ["one"]
             assert (await fork.entry("n")).model_dump()["kept"] == 1
 

@@ -15,7 +15,6 @@ import anyio
 import anyio.abc
 import anyio.lowlevel
 import pytest
-import sniffio
 
 from storage import EntryLog, PendingWrite, StorageError
 from storage.testing import FaultyStorage, Gate
@@ -26,12 +25,22 @@ pytestmark = pytest.mark.anyio
 Way = Literal["scope", "native"]
 
 
-@pytest.fixture(params=["scope", "native"])
-def way(request: pytest.FixtureRequest, anyio_backend_name: str) -> Way:
-    """How to cancel; trio knows scopes only."""
-    if request.param == "native" and anyio_backend_name == "trio":
-        pytest.skip("trio has no native cancellation")
+@pytest.fixture(scope="module", params=["asyncio, by scope", "asyncio, natively", "trio, by scope"])
+def loop_and_way(request: pytest.FixtureRequest) -> str:
+    """An event loop, and how to cancel on it; trio knows scopes only."""
     return request.param
+
+
+@pytest.fixture(scope="module")
+def anyio_backend(loop_and_way: str) -> tuple[str, dict[str, object]]:
+    """The event loop."""
+    return loop_and_way.split(",", maxsplit=1)[0], {}
+
+
+@pytest.fixture
+def way(loop_and_way: str) -> Way:
+    """How to cancel."""
+    return "native" if loop_and_way.endswith("natively") else "scope"
 
 
 class Waiter:
@@ -406,7 +415,7 @@ async def test_the_loop_runs_on_while_a_cancelled_task_stays(jsonl: JsonlPlace, 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-async def test_random_instants(jsonl: JsonlPlace, seed: int, durability: str) -> None:
+async def test_random_instants(jsonl: JsonlPlace, way: Way, seed: int, durability: str) -> None:
     """R8: many tasks, cancelled at random instants: what was acknowledged is there, in order, once; it opens again."""
     chooser = random.Random(seed)
     storage = FaultyStorage(await jsonl.create(durability=durability), inline=durability == "os" and seed % 2 == 0)
@@ -414,14 +423,13 @@ async def test_random_instants(jsonl: JsonlPlace, seed: int, durability: str) ->
         storage.slow_down("commit", 0.0007)
         storage.slow_down("sync", 0.0003)
     log = await EntryLog.open(storage)
-    native = sniffio.current_async_library() == "asyncio"
     called: list[str] = []
     waiters: list[Waiter] = []
     async with anyio.create_task_group() as group:
         for number in range(150):
             write = log.append_message(said(f"{number}" * chooser.choice((1, 1, 5000))))
             called.append(write.entry_id)
-            waiter = Waiter(write, "native" if native and chooser.random() < 0.5 else "scope")
+            waiter = Waiter(write, way if chooser.random() < 0.7 else "scope")
             waiters.append(waiter)
             waiter.start(group)
             while chooser.random() < 0.5:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -315,8 +316,8 @@ class TestDamage:
         (item,) = make(folder, [1])
         path = entry_path(folder, item)
         path.write_bytes(text.replace(b"ID", item.id.encode()))
-        with pytest.raises(DamagedSessionError, match=message) as caught:
-            reopen(folder).read()
+        with pytest.raises(DamagedSessionError, match=message) as caught, closing(reopen(folder)) as storage:
+            storage.read()
         assert caught.value.path == str(path)
         assert path.read_bytes() == text.replace(b"ID", item.id.encode())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage import files
+from storage.copying import renumbered
 from storage.errors import (
     DamagedSessionError,
     SessionExistsError,
@@ -330,3 +331,23 @@ class TestLifetime:
         (folder / "link").symlink_to(precious)
         storage.delete()
         assert (precious / "file").read_text() == "keep me"
+
+    def test_a_pipe_is_no_header(self, folder: Path) -> None:
+        """A pipe in the header's place is an error at once, not a wait for a writer that never comes."""
+        create(folder).close()
+        (folder / "metadata.json").unlink()
+        os.mkfifo(folder / "metadata.json")
+        for mode in ("read", "write"):
+            with pytest.raises(StorageError, match="no file"):
+                reopen(folder, mode=mode)
+
+    @pytest.mark.parametrize("start", [b'{"seq": 0, ', b'{ "seq" : 0 , ', b'{"seq":0 ,', b'{\t"seq":0,'])
+    def test_lines_laid_out_otherwise_are_copied(self, folder: Path, start: bytes) -> None:
+        """White space around the seq of another program's line does not keep it from being copied into a folder."""
+        ours = record(0)
+        rest = ours.data.removeprefix(b'{"seq":0,')
+        storage = create(folder, renumbered([ours._replace(data=start + rest)]))
+        (found,) = storage.read()
+        assert found.data.startswith(b'{"seq":0,')
+        assert found.data.endswith(rest)
+        storage.close()

@@ -5,27 +5,46 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 KILLS = 200
+BACKENDS = ("jsonl", "entry files")
+
+pytestmark = [pytest.mark.heavy, pytest.mark.skipif(sys.platform == "win32", reason="forks")]
 
 
-@pytest.mark.heavy
-@pytest.mark.skipif(sys.platform == "win32", reason="forks")
-@pytest.mark.parametrize("backend", ["jsonl", "entry files"])
-def test_nothing_acknowledged_is_lost(tmp_path: Path, backend: str) -> None:
-    """R9, R13: on both event loops and both durabilities, with small, large and many messages.
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """The killing program, for each backend, side by side."""
+    started: dict[str, subprocess.Popen[str]] = {}
+    for backend in BACKENDS:
+        folder = str(tmp_path_factory.mktemp("killed"))
+        started[backend] = subprocess.Popen(
+            [sys.executable, "-m", "tests.storage.killing_program", backend, folder, str(KILLS), "2"],
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    yield started
+    for program in started.values():
+        program.kill()
+        program.communicate()
 
-    Each session is reopened with repair, holds what was acknowledged in order, is appended to, and opens again.
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_acknowledged_is_lost(programs: dict[str, subprocess.Popen[str]], backend: str) -> None:
+    """R9, R13: an id is told only after its await; each session is reopened with repair and holds what was told.
+
+    On both event loops and both durabilities, with small, large and many messages, in order; then it is appended to,
+    and opens again.
     """
-    command = [sys.executable, "-m", "tests.storage.killing_program", backend, str(tmp_path), str(KILLS), "2"]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=110, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    counts = json.loads(done.stdout)
+    printed, errors = programs[backend].communicate(timeout=110)
+    assert programs[backend].returncode == 0, errors
+    counts = json.loads(printed)
     assert counts["kills"] == KILLS
     assert counts["with writes under way"] >= KILLS / 5
     assert counts["acknowledged"] >= KILLS / 2

@@ -22,16 +22,38 @@ from storage.testing import FaultyStorage
 from tests.storage.places import JsonlPlace, assert_chain, said, texts
 
 
-def with_log(place: JsonlPlace, work: Callable[[EntryLog, FaultyStorage], Awaitable[None]]) -> list[str]:
-    """Run ``work`` on asyncio with a slow log; the texts that are in the file afterwards."""
+class Syncs:
+    """The syncs of a log: held until they are let go, so that no cancellation comes too late on a slow machine."""
+
+    def __init__(self, storage: FaultyStorage) -> None:
+        self._storage = storage
+        self.gate = storage.hold("sync")
+
+    async def reached(self) -> None:
+        """Wait until one is held."""
+        while not self.gate.reached.is_set():
+            await asyncio.sleep(0.0005)
+
+    def let_go_in(self, seconds: float) -> None:
+        """Let it go a little later; the next ones are not held."""
+        asyncio.get_running_loop().call_later(seconds, self.gate.open)
+
+    def hold_again(self) -> None:
+        """Hold the next one."""
+        self.gate = self._storage.hold("sync")
+
+
+def with_log(place: JsonlPlace, work: Callable[[EntryLog, Syncs], Awaitable[None]]) -> list[str]:
+    """Run ``work`` on asyncio with a log whose syncs it holds; the texts that are in the file afterwards."""
 
     async def run() -> None:
         storage = FaultyStorage(await place.create(durability="fsync"))
         log = await EntryLog.open(storage)
-        storage.slow_down("sync", 0.03)
+        syncs = Syncs(storage)
         try:
-            await work(log, storage)
+            await work(log, syncs)
         finally:
+            syncs.gate.open()
             await log.aclose()
         assert storage.overlaps == 0
 
@@ -50,8 +72,10 @@ def current() -> asyncio.Task[None]:
 def test_asyncio_timeout_is_a_timeout(jsonl: JsonlPlace) -> None:
     """R8: asyncio.timeout around an append raises TimeoutError, after the write is settled, and leaves no count behind."""
 
-    async def work(log: EntryLog, _: FaultyStorage) -> None:
+    async def work(log: EntryLog, syncs: Syncs) -> None:
         for _attempt in range(3):
+            syncs.hold_again()
+            syncs.let_go_in(0.02)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.005):
                     await log.append_message(said("timed out"))
@@ -65,7 +89,8 @@ def test_asyncio_timeout_is_a_timeout(jsonl: JsonlPlace) -> None:
 def test_wait_for_is_a_timeout(jsonl: JsonlPlace) -> None:
     """R8: so does asyncio.wait_for."""
 
-    async def work(log: EntryLog, _: FaultyStorage) -> None:
+    async def work(log: EntryLog, syncs: Syncs) -> None:
+        syncs.let_go_in(0.02)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(log.append_message(said("timed out")).wait(), 0.005)
         await log.append_message(said("after"))
@@ -76,7 +101,7 @@ def test_wait_for_is_a_timeout(jsonl: JsonlPlace) -> None:
 def test_a_cancelled_task_stays_cancelled(jsonl: JsonlPlace) -> None:
     """R8: a native cancellation during the sync is let through at the end: the task is cancelled, and the count is right."""
 
-    async def work(log: EntryLog, _: FaultyStorage) -> None:
+    async def work(log: EntryLog, syncs: Syncs) -> None:
         counts: list[int] = []
 
         async def append() -> None:
@@ -86,8 +111,9 @@ def test_a_cancelled_task_stays_cancelled(jsonl: JsonlPlace) -> None:
                 counts.append(current().cancelling())
 
         task = asyncio.create_task(append())
-        await asyncio.sleep(0.005)
+        await syncs.reached()
         task.cancel("stop it")
+        syncs.let_go_in(0.005)
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
@@ -99,11 +125,13 @@ def test_a_cancelled_task_stays_cancelled(jsonl: JsonlPlace) -> None:
 def test_cancelled_again_and_again(jsonl: JsonlPlace) -> None:
     """R8: cancelling the same task many times while it stays changes nothing but the count."""
 
-    async def work(log: EntryLog, _: FaultyStorage) -> None:
+    async def work(log: EntryLog, syncs: Syncs) -> None:
         task = asyncio.create_task(log.append_message(said("first")).wait())
+        await syncs.reached()
         for _attempt in range(10):
             await asyncio.sleep(0.001)
             task.cancel()
+        syncs.let_go_in(0.005)
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelling() == 10
@@ -115,7 +143,7 @@ def test_cancelled_again_and_again(jsonl: JsonlPlace) -> None:
 def test_a_task_that_takes_it_back_goes_on(jsonl: JsonlPlace) -> None:
     """R8: who catches the cancellation and calls uncancel can use the log at once, and wait for the same write."""
 
-    async def work(log: EntryLog, _: FaultyStorage) -> None:
+    async def work(log: EntryLog, syncs: Syncs) -> None:
         write = log.append_message(said("first"))
 
         async def append() -> str:
@@ -128,8 +156,9 @@ def test_a_task_that_takes_it_back_goes_on(jsonl: JsonlPlace) -> None:
             return await write
 
         task = asyncio.create_task(append())
-        await asyncio.sleep(0.005)
+        await syncs.reached()
         task.cancel()
+        syncs.let_go_in(0.005)
         assert await task == write.entry_id
 
     assert with_log(jsonl, work) == ["first", "second"]
@@ -139,7 +168,7 @@ def test_a_task_that_takes_it_back_goes_on(jsonl: JsonlPlace) -> None:
 def test_a_scope_and_a_native_cancellation(jsonl: JsonlPlace, order: str) -> None:
     """R8: an anyio scope must not swallow a native cancellation that came while the task stayed, in either order."""
 
-    async def work(log: EntryLog, _: FaultyStorage) -> None:
+    async def work(log: EntryLog, syncs: Syncs) -> None:
         scope = anyio.CancelScope()
         passed: list[str] = []
 
@@ -151,7 +180,7 @@ def test_a_scope_and_a_native_cancellation(jsonl: JsonlPlace, order: str) -> Non
             passed.append("the next checkpoint")
 
         task = asyncio.create_task(append())
-        await asyncio.sleep(0.005)
+        await syncs.reached()
         if order == "native first":
             task.cancel()
             await asyncio.sleep(0.002)
@@ -163,6 +192,7 @@ def test_a_scope_and_a_native_cancellation(jsonl: JsonlPlace, order: str) -> Non
         else:
             scope.cancel()
             task.cancel()
+        syncs.let_go_in(0.005)
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelled()
@@ -174,8 +204,9 @@ def test_a_scope_and_a_native_cancellation(jsonl: JsonlPlace, order: str) -> Non
 def test_an_outer_timeout_goes_through_an_inner_one(jsonl: JsonlPlace) -> None:
     """R8: nested timeouts: the outer one, which ran out, raises; the inner one does not claim it."""
 
-    async def work(log: EntryLog, _: FaultyStorage) -> None:
+    async def work(log: EntryLog, syncs: Syncs) -> None:
         inner = "nothing"
+        syncs.let_go_in(0.02)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.005):
                 try:
@@ -192,9 +223,10 @@ def test_an_outer_timeout_goes_through_an_inner_one(jsonl: JsonlPlace) -> None:
 def test_a_task_group_that_fails(jsonl: JsonlPlace) -> None:
     """R8: an asyncio.TaskGroup that falls apart cancels its appends; the error comes out, the log goes on."""
 
-    async def work(log: EntryLog, _: FaultyStorage) -> None:
+    async def work(log: EntryLog, syncs: Syncs) -> None:
         async def fail() -> None:
-            await asyncio.sleep(0.005)
+            await syncs.reached()
+            syncs.let_go_in(0.005)
             raise ValueError("fell apart")
 
         with pytest.raises(ExceptionGroup) as caught:
@@ -254,7 +286,8 @@ def test_ctrl_c_in_the_middle(tmp_path: Path, loop: str) -> None:
         assert child.stdout.readline() == "ready\n"
         trio.run(trio.sleep, delay)
         os.kill(child.pid, signal.SIGINT)
-        printed = child.communicate(timeout=20)[0]
+        with child:  # not communicate: it would pass over what readline has read ahead
+            printed = child.stdout.read()
         assert child.returncode == 130
         acknowledged += printed.split("\n")[:-1]
 
