@@ -94,3 +94,16 @@ def test_chat_with_a_claude(command: Command, monkeypatch: pytest.MonkeyPatch) -
     assert [request.path for request in server.requests] == ["/v1/messages"] * 2
     assert server.requests[0].headers["x-api-key"] == "sk-ant-1"
     assert [message["role"] for message in server.requests[1].messages] == ["user", "assistant", "user"]
+
+
+def test_what_was_said_to_a_server_of_ones_own_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server of one's own is recorded by its host; going on without naming it, or a model, sends nothing anywhere."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-anybody")
+    with ScriptedServer(["Hello."]) as server:
+        model = choose_model(name=None, base_url=server.base_url, model_file=None, recorded=None)
+        host = server.base_url.split("/")[2]
+        assert model.provider == host
+    recorded = ModelChoice(host, "default")
+    with pytest.raises(CommandLineError, match=host):
+        choose_model(name=None, base_url=None, model_file=None, recorded=recorded)
+    assert choose_model(name="gpt-5-mini", base_url=None, model_file=None, recorded=recorded).provider == "openai"
