@@ -121,7 +121,7 @@ def test_a_repeated_projection_is_the_same() -> None:
         assert (first.entry_ids, first.chars, first.tokens) == (second.entry_ids, second.chars, second.tokens)
 
 
-def test_it_pauses_about_every_millisecond() -> None:
+def test_it_pauses_about_every_half_millisecond() -> None:
     """A long path is projected in pieces; between two of them the event loop breathes."""
     steps = project(long(2_000).path)
     pieces: list[float] = []

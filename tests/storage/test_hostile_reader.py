@@ -57,7 +57,9 @@ async def test_forking_while_others_label(tmp_path: Path) -> None:
         first = await session.append_message(UserMessage(content="one"))
         for number in range(600):
             session.append_entry(CustomEntry(custom_type="x", data=number))
-            session.append_label(first if number == 0 else session.append_message(UserMessage(content="x")).entry_id, "l")
+            session.append_label(
+                first if number == 0 else session.append_message(UserMessage(content="x")).entry_id, "l"
+            )
         await session.flush()
 
         async def label() -> None:
