@@ -39,6 +39,7 @@ class Assembler:
         ids = index.ids
         seq = len(index)
         leaf = index.leaf_id
+        mixed_case = self._mixed_case
         records: list[Record] = []
         new: set[str] = set()
         new_names: dict[str, str] = {}
@@ -49,7 +50,7 @@ class Assembler:
             refusal: str | SessionError | None = None
             if entry_id in ids or entry_id in new:
                 refusal = f"the id {entry_id!r} is taken in this session"
-            elif self._mixed_case is not None and (twin := self._twin(entry_id, new_names)) is not None:
+            elif mixed_case is not None and (twin := self._twin(entry_id, new_names)) is not None:
                 refusal = (
                     f"the id {entry_id!r} differs only in case from {twin!r}, and not every file system can hold both; "
                     "choose another id"
@@ -72,7 +73,7 @@ class Assembler:
             self._last_id, self._last_json = entry_id, write.id_json
             records.append(_make(Record, (seq, entry_id, parent, write.kind, line, write.facts, None)))
             new.add(entry_id)
-            if self._mixed_case is not None:
+            if mixed_case is not None:
                 new_names[entry_id.lower()] = entry_id
             seq += 1
             leaf = write.facts.target if write.kind == "leaf" else entry_id

@@ -70,6 +70,7 @@ class EntryLog:
         self._names = info.ids_are_file_names
         self._place = index.place
         self._assembler = Assembler(index, place=self._place, ids_are_file_names=self._names)
+        self.assemble: Callable[[list[PendingWrite]], list[Record]] = self._assembler.assemble
         self._loop = loop
         self._queue = WriteQueue(loop, self)
         self._taint: BaseException | None = None
@@ -208,16 +209,13 @@ class EntryLog:
         self._queue.put(write)
         return write
 
-    def assemble(self, writes: list[PendingWrite]) -> list[Record]:
-        """Give each write its parent and place. Those that fail their checks fail alone, and are taken out."""
-        return self._assembler.assemble(writes)
-
     def accept(self, records: Sequence[Record]) -> None:
         """These are committed: from now on they are seen."""
         add = self.index.add
         for record in records:
             add(record)
-        self._assembler.accept(records)
+        if self._names:
+            self._assembler.accept(records)
 
     def taint(self, error: BaseException) -> None:
         """Nobody knows what the store holds now: no I/O is tried again, and everything raises this first error."""

@@ -41,7 +41,7 @@ class Committer(Protocol):
 
     inline: bool
 
-    def assemble(self, writes: list[PendingWrite]) -> list[Record]:
+    def assemble(self, writes: list[PendingWrite], /) -> list[Record]:
         """Give parent and place to each; those that fail their checks are settled and taken out of ``writes``."""
         ...
 

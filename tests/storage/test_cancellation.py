@@ -7,22 +7,19 @@ matters.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 import pytest
 
-from storage import EntryLog, PendingWrite, StorageError
-from storage.testing import FaultyStorage, Gate
+from storage import StorageError
 from tests.storage.places import JsonlPlace, Place, assert_chain, said, texts
+from tests.storage.waiting import Waiter, Way, a_few_turns, faulty_log, reached
 
 pytestmark = pytest.mark.anyio
-
-Way = Literal["scope", "native"]
 
 
 @pytest.fixture(scope="module", params=["asyncio, by scope", "asyncio, natively", "trio, by scope"])
@@ -41,77 +38,6 @@ def anyio_backend(loop_and_way: str) -> tuple[str, dict[str, object]]:
 def way(loop_and_way: str) -> Way:
     """How to cancel."""
     return "native" if loop_and_way.endswith("natively") else "scope"
-
-
-class Waiter:
-    """A task that awaits a write, and can be cancelled in either way."""
-
-    def __init__(self, write: PendingWrite, way: Way) -> None:
-        self.write = write
-        self.way = way
-        self.outcome = "waiting"
-        self.scope = anyio.CancelScope()
-        self.task: asyncio.Task[None] | None = None
-        self.ended = anyio.Event()
-
-    async def run(self) -> None:
-        """Await it, and note what came of that."""
-        cancelled = anyio.get_cancelled_exc_class()
-        try:
-            if self.way == "scope":
-                with self.scope:
-                    await self._wait(cancelled)
-            else:
-                await self._wait(cancelled)
-        except cancelled:
-            pass  # asyncio's own cancellation of this very task, which ends here
-        finally:
-            self.ended.set()
-
-    async def _wait(self, cancelled: type[BaseException]) -> None:
-        try:
-            await self.write
-        except cancelled:
-            self.outcome = "cancelled"
-            raise
-        except StorageError:
-            self.outcome = "failed"
-        else:
-            self.outcome = "acknowledged"
-
-    def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Begin to wait."""
-        if self.way == "scope":
-            group.start_soon(self.run)
-        else:
-            self.task = asyncio.get_running_loop().create_task(self.run())
-            self.task.add_done_callback(lambda _: self.ended.set())  # also if it never came to run
-
-    def cancel(self) -> None:
-        """Cancel the waiting."""
-        if self.task is not None:
-            self.task.cancel()
-        else:
-            self.scope.cancel()
-
-
-async def reached(gate: Gate) -> None:
-    """Wait until a call has come to the gate."""
-    with anyio.fail_after(5):
-        while not gate.reached.is_set():
-            await anyio.sleep(0.0005)
-
-
-async def a_few_turns() -> None:
-    """Let the loop go round."""
-    for _ in range(10):
-        await anyio.lowlevel.checkpoint()
-
-
-async def faulty_log(place: Place, **options: Any) -> tuple[EntryLog, FaultyStorage]:
-    """A log over a new session, with its storage to slow down."""
-    storage = FaultyStorage(await place.create(**options))
-    return await EntryLog.open(storage), storage
 
 
 async def test_cancelled_before_its_turn(where: Place, way: Way) -> None:
@@ -411,88 +337,3 @@ async def test_the_loop_runs_on_while_a_cancelled_task_stays(jsonl: JsonlPlace, 
         group.cancel_scope.cancel()
     assert len(gaps) > 10
     await log.aclose()
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("durability", ["os", "fsync"])
-async def test_random_instants(jsonl: JsonlPlace, way: Way, seed: int, durability: str) -> None:
-    """R8: many tasks, cancelled at random instants: what was acknowledged is there, in order, once; it opens again."""
-    chooser = random.Random(seed)
-    storage = FaultyStorage(await jsonl.create(durability=durability), inline=durability == "os" and seed % 2 == 0)
-    if not storage.info.inline:
-        storage.slow_down("commit", 0.0007)
-        storage.slow_down("sync", 0.0003)
-    log = await EntryLog.open(storage)
-    called: list[str] = []
-    waiters: list[Waiter] = []
-    async with anyio.create_task_group() as group:
-        for number in range(150):
-            write = log.append_message(said(f"{number}" * chooser.choice((1, 1, 5000))))
-            called.append(write.entry_id)
-            waiter = Waiter(write, way if chooser.random() < 0.7 else "scope")
-            waiters.append(waiter)
-            waiter.start(group)
-            while chooser.random() < 0.5:
-                await anyio.sleep(chooser.random() * 0.001)
-            if chooser.random() < 0.7:
-                chooser.choice(waiters[-8:]).cancel()
-        with anyio.fail_after(20):
-            for waiter in waiters:
-                await waiter.ended.wait()
-    acknowledged = [waiter.write.entry_id for waiter in waiters if waiter.outcome == "acknowledged"]
-    assert "cancelled" in {waiter.outcome for waiter in waiters}
-    before_closing = [entry["id"] for entry in jsonl.entries()]
-    assert set(acknowledged) <= set(before_closing)
-    with anyio.fail_after(5):
-        last = await log.append_message(said("last"))
-        await log.aclose()
-    assert storage.overlaps == 0
-    assert [entry["id"] for entry in jsonl.entries()] == [*called, last]
-    assert_chain(jsonl.entries())
-    log = await jsonl.log()
-    assert len(log.index) == 151
-    await log.aclose()
-
-
-async def test_opening_cancelled_leaves_nothing_open(on_disk: Place, way: Way) -> None:
-    """R8, R12: opening or creating that is cancelled at random instants leaves no lock and no half session behind."""
-    log = await on_disk.new_log()
-    writes = [log.append_message(said("x" * 200)) for _ in range(200)]
-    await writes[-1]
-    await log.aclose()
-    chooser = random.Random(1)
-    for _ in range(25):
-        scope = anyio.CancelScope()
-        ended = anyio.Event()
-        opened: list[EntryLog] = []
-
-        async def opening(scope: anyio.CancelScope, ended: anyio.Event, opened: list[EntryLog]) -> None:
-            try:
-                with scope:
-                    storage = await on_disk.open()
-                    try:
-                        opened.append(await EntryLog.open(storage))
-                    except BaseException:
-                        storage.close()
-                        raise
-            finally:
-                ended.set()
-
-        async with anyio.create_task_group() as group:
-            task = None
-            if way == "native":
-                task = asyncio.get_running_loop().create_task(opening(scope, ended, opened))
-            else:
-                group.start_soon(opening, scope, ended, opened)
-            await anyio.sleep(chooser.random() * 0.012)
-            if task is not None:
-                task.cancel()
-            else:
-                scope.cancel()
-            with anyio.fail_after(5):
-                await ended.wait()
-        for log in opened:
-            await log.aclose()
-        again = await on_disk.log(lock_timeout=5)
-        assert len(again.index) == 200
-        await again.aclose()

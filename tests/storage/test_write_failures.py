@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import Any
 
 import anyio
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from storage import EntryLog, PendingWrite, StaleSessionError, StorageError
 from storage.testing import FaultyStorage
 from tests.storage.places import JsonlPlace, Place, assert_chain, said, texts
+from tests.storage.waiting import faulty_log
 
 pytestmark = pytest.mark.anyio
 
@@ -19,12 +19,6 @@ pytestmark = pytest.mark.anyio
 def no_space() -> OSError:
     """A full disk."""
     return OSError(errno.ENOSPC, "No space left on device")
-
-
-async def faulty_log(place: Place, **options: Any) -> tuple[EntryLog, FaultyStorage]:
-    """A log over a new session, with its storage to break."""
-    storage = FaultyStorage(await place.create(**options))
-    return await EntryLog.open(storage), storage
 
 
 async def outcomes(writes: list[PendingWrite]) -> list[BaseException | None]:
