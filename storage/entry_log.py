@@ -33,7 +33,7 @@ from storage.line_parts import json_text, read_back
 from storage.messages import Message
 from storage.pending_write import CheckedWrite, PendingWrite
 from storage.protocols import Indexed, Record, SessionStorage, SessionWarning
-from storage.shapes import is_known, remember, shape_of
+from storage.shapes import FLAT, KNOWN, remember, shape_of
 from storage.strict_json import encode_model
 from storage.write_queue import WriteQueue, failure
 
@@ -156,8 +156,8 @@ class EntryLog:
                 f"a {type(message).__name__} is no message; pass a UserMessage, AssistantMessage or ToolResultMessage"
             )
         shape = shape_of(message)
-        known = is_known(shape)
-        data = encode_model(message, fits=known)
+        known = shape is FLAT or shape is KNOWN
+        data = encode_model(message, fits=known, flat=shape is FLAT)
         entry_id = new_id()
         id_json = b'"%b"' % entry_id.encode()
         head = b',"type":"message","id":%b,"parentId":' % id_json

@@ -269,7 +269,7 @@ class JsonlStorage:
         size = self._size + len(data)
         # With a sync still to come, the path is looked at once more after that. Without one it is looked at here; what
         # was written into a file that was deleted or replaced before is taken back, as if it had been seen before.
-        if os.lseek(descriptor, 0, os.SEEK_CUR) != size or not (self._durable or self._is_ours()):
+        if (self._durable or not self._is_ours(size)) and not self._has_landed(size):
             self._give_up(data)
         self._size = size
         self._next_seq += len(records)
@@ -278,18 +278,26 @@ class JsonlStorage:
     def _sync(self) -> None:
         """Make it durable, and look once more: what is synced into a file that is no longer ours is in no session."""
         files.sync_data(self._descriptor)
-        if not self._is_ours():
+        if not self._is_ours(None):
             raise StaleSessionError(
                 "the file was deleted or replaced while we wrote; open the session anew", path=self._path
             )
 
-    def _is_ours(self) -> bool:
-        """Whether what lies at our path is the file that we opened."""
+    def _is_ours(self, size: int | None) -> bool:
+        """Whether what lies at our path is the file that we opened, and of this size."""
         try:
             status = os.stat(self._path_bytes)
         except FileNotFoundError:
             return False
-        return status.st_ino == self._inode and status.st_dev == self._device
+        if status.st_ino != self._inode or status.st_dev != self._device:
+            return False
+        return size is None or status.st_size == size
+
+    def _has_landed(self, size: int) -> bool:
+        """Whether our last byte went where it should, whatever somebody appended behind it: the next write sees that."""
+        if os.lseek(self._descriptor, 0, os.SEEK_CUR) != size:
+            return False
+        return self._durable or self._is_ours(None)
 
     def _check_place(self) -> None:
         """Before a write: the file at our path is still ours, and ends where we left it."""

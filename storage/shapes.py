@@ -6,7 +6,7 @@ shape is serialised with all of pydantic's checks and read back; the others of i
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from storage.messages import (
     AssistantMessage,
@@ -41,26 +41,41 @@ _SIMPLE = frozenset(
 _MOST = 4096
 
 _read_back: set[Shape] = set()
+_flat: set[Shape] = set()
+"""Those of them that have nothing below their members: no lists, no dictionaries, no other models."""
+
+_SCALARS = frozenset((str, int, bool, type(None)))
+
+KNOWN: Final[Shape] = ("known",)
+"""Instead of a shape: messages like this one were read back before."""
+
+FLAT: Final[Shape] = ("known", "flat")
+"""The same, and there is nothing below its members."""
 
 
 def shape_of(message: Message) -> Shape | None:
-    """The types of all in ``message`` that has a type of its own; ``None`` for a model to be read back each time."""
+    """The types of all that has a type of its own in ``message``; ``KNOWN`` or ``FLAT`` if its like was read back before.
+
+    ``None`` for a model that has to be read back each time.
+    """
     values = message.__dict__
     shape = (type(message), values.get("role"), *map(type, values.values()))
-    return shape if shape in _read_back else _deep_shape(message)
-
-
-def is_known(shape: Shape | None) -> bool:
-    """Whether a message of this shape was read back before."""
-    return shape in _read_back
+    if shape in _flat:
+        return FLAT
+    deep = _deep_shape(message)
+    return KNOWN if deep in _read_back else deep
 
 
 def remember(shape: Shape | None) -> None:
     """A message of this shape was read back."""
-    if shape is not None:
-        if len(_read_back) >= _MOST:
-            _read_back.clear()
-        _read_back.add(shape)
+    if shape is None:
+        return
+    if len(_read_back) >= _MOST:
+        _read_back.clear()
+        _flat.clear()
+    _read_back.add(shape)
+    if _SCALARS.issuperset(shape[2:]):
+        _flat.add(shape)
 
 
 def _deep_shape(model: Any) -> Shape | None:

@@ -24,26 +24,26 @@ _DIGITS = 4300
 _INTEGER_LIMIT = 10**_DIGITS
 """Python refuses to read back integers of more than 4,300 digits."""
 
-_FLAT = frozenset((str, int, bool, type(None)))
-"""Types of members that have nothing below them; of these, JSON alters none but an integer that fills a page."""
-
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def encode_model(model: RecordModel, *, exclude: set[str] | None = None, fits: bool = False) -> bytes:
+def encode_model(
+    model: RecordModel, *, exclude: set[str] | None = None, fits: bool = False, flat: bool = False
+) -> bytes:
     """The JSON of ``model`` as it is written: camelCase, compact, non-ASCII raw, absent fields left out.
 
-    ``fits``: the members are known to be of the types that their fields want, so pydantic need not look. Raises
-    ``InvalidEntryError`` naming the path to a value that JSON would alter or cannot hold.
+    ``fits``: the members are known to be of the types that their fields want, so pydantic need not look; ``flat``: there
+    is nothing below them either. Raises ``InvalidEntryError`` naming the path to a value that JSON would alter.
     """
     serializer = model.__pydantic_serializer__
     try:
         if fits:
             data = serializer.to_json(model, by_alias=True, exclude_unset=True, exclude=exclude)
+            # Of the types of a flat message JSON alters none but an integer that fills a page.
             if (
-                len(data) < _DIGITS
+                flat
+                and len(data) < _DIGITS
                 and not model.__pydantic_extra__
-                and _FLAT.issuperset(map(type, model.__dict__.values()))
                 and model.__pydantic_fields_set__ >= model.needed_to_read
             ):
                 return data

@@ -11,7 +11,6 @@ import time
 from typing import Literal
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 import pytest
 

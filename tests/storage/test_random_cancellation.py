@@ -6,8 +6,6 @@ import asyncio
 import random
 
 import anyio
-import anyio.abc
-import anyio.lowlevel
 import pytest
 
 from storage import EntryLog
