@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,14 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
 def texts(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     """Role and text of the messages in a request, without the system prompt."""
     return [(each["role"], str(each["content"])) for each in messages if each["role"] != "system"]
+
+
+@pytest.fixture(autouse=True)
+def hang_ups_count() -> Iterator[None]:
+    """Under ``nohup`` a hang-up is ignored, and so it would be in every command that a test starts."""
+    if not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        yield
+        return
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
