@@ -7,8 +7,9 @@ from time import perf_counter
 from typing import Any, TypeAlias, TypeVar
 
 import anyio
-import anyio.lowlevel
 import anyio.to_thread
+
+from storage.event_loops import let_others_run
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ async def run_with_pauses(steps: Steps[T]) -> T:
                 return stop.value
             if job is None:
                 result = None
-                await anyio.lowlevel.checkpoint()
+                await let_others_run()
             else:
                 limiter = limiter or anyio.CapacityLimiter(1)
                 result = await anyio.to_thread.run_sync(job, limiter=limiter, abandon_on_cancel=True)

@@ -11,9 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
-
-import anyio.lowlevel
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from storage import workers
 
@@ -104,7 +102,7 @@ class _Call(Waitable):
         self.finished = False
         self.result: Any = None
         self.error: BaseException | None = None
-        workers.submit(self._run)
+        workers.submit(self._run, self._tell)
 
     def _run(self) -> None:
         try:
@@ -112,6 +110,8 @@ class _Call(Waitable):
         except BaseException as error:  # noqa: BLE001 - handed to the task that waits
             self.error = error
         self.finished = True
+
+    def _tell(self) -> None:
         self._loop.call_soon_threadsafe(self._wake)
 
     def _wake(self) -> None:
@@ -164,12 +164,34 @@ async def run_in_worker(function: Callable[[], T], *, undo: Callable[[T], object
     return cast("T", call.result)
 
 
+_TURNS: Final = 3
+
+
+async def let_others_run() -> None:
+    """A checkpoint between two pieces of long work, after which whoever was due has run.
+
+    One turn of the loop is not enough: in the first a timer that is due is seen, in the second it wakes its task, in the
+    third the task runs; and our own next piece would come before each of them.
+    """
+    loop = current_loop()
+    for _ in range(_TURNS):
+        await _Checkpoint(loop)
+
+
+class _Checkpoint:
+    def __init__(self, loop: EventLoop) -> None:
+        self._loop = loop
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        return self._loop.checkpoint()
+
+
 async def in_slices(work: Iterable[object]) -> None:
     """Do ``work``, which pauses every few steps, on the event loop; that gets its turn after each half millisecond."""
     until = time.perf_counter() + SLICE_SECONDS
     for _ in work:
         if time.perf_counter() > until:
-            await anyio.lowlevel.checkpoint()
+            await let_others_run()
             until = time.perf_counter() + SLICE_SECONDS
 
 

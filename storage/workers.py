@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
 
 _IDLE_SECONDS = 10.0
 
@@ -21,13 +20,13 @@ class _Worker:
     """One daemon thread with a mailbox."""
 
     def __init__(self) -> None:
-        self.jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self.jobs: SimpleQueue[tuple[Callable[[], None], Callable[[], object]]] = SimpleQueue()
         threading.Thread(target=self._run, name="branchline worker", daemon=True).start()
 
     def _run(self) -> None:
         while True:
             try:
-                job = self.jobs.get(timeout=_IDLE_SECONDS)
+                job, then = self.jobs.get(timeout=_IDLE_SECONDS)
             except Empty:
                 try:
                     _idle.remove(self)
@@ -35,12 +34,17 @@ class _Worker:
                     continue  # taken out of the list this moment: a job is on its way
                 return
             job()
+            # Idle before anybody is told: whoever hears of it may have the next job at once, and needs no other thread.
             _idle.append(self)
-            del job
+            then()
+            del job, then
 
 
-def submit(job: Callable[[], Any]) -> None:
-    """Run ``job`` in a worker thread, at once: a new thread is made if none is idle. ``job`` must not raise."""
+def submit(job: Callable[[], None], then: Callable[[], object]) -> None:
+    """Run ``job`` in a worker thread, at once, and ``then`` in the same: it tells those who wait, and is quick.
+
+    A new thread is made if none is idle. Neither may raise.
+    """
     try:
         worker = _idle.pop()
     except IndexError:
@@ -49,8 +53,9 @@ def submit(job: Callable[[], Any]) -> None:
         except RuntimeError:
             # The system gives no more threads. A pause of the event loop is better than that nobody ever settles the job.
             job()
+            then()
             return
-    worker.jobs.put(job)
+    worker.jobs.put((job, then))
 
 
 if hasattr(os, "register_at_fork"):

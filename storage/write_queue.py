@@ -200,7 +200,7 @@ class WriteQueue:
             batch.error = error
             sync = error.sync if isinstance(error, CommitFailed) else None
         if sync is not None:
-            self._hand_over(batch, lambda: self._sync_in_worker(batch, sync))
+            self._hand_over(batch, lambda: self._sync(batch, sync))
             return
         self._complete(batch)
         if batch.error is not None and not isinstance(batch.error, Exception):
@@ -211,7 +211,7 @@ class WriteQueue:
         self._batch = batch
         for write in batch.writes:
             write.under_way()
-        workers.submit(job)
+        workers.submit(job, lambda: self.loop.call_soon_threadsafe(lambda: self._complete(batch)))
 
     def _commit_in_worker(self, batch: Batch) -> None:
         try:
@@ -221,11 +221,6 @@ class WriteQueue:
             sync = error.sync if isinstance(error, CommitFailed) else None
         if sync is not None:
             self._sync(batch, sync)
-        self.loop.call_soon_threadsafe(lambda: self._complete(batch))
-
-    def _sync_in_worker(self, batch: Batch, sync: Callable[[], None]) -> None:
-        self._sync(batch, sync)
-        self.loop.call_soon_threadsafe(lambda: self._complete(batch))
 
     def _sync(self, batch: Batch, sync: Callable[[], None]) -> None:
         try:

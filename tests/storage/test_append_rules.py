@@ -15,6 +15,7 @@ from storage import (
     LabelEntry,
     MessageEntry,
     PendingWrite,
+    StorageError,
     TextContent,
     ToolCall,
     UnknownEntry,
@@ -166,6 +167,21 @@ async def test_a_check_fails_alone(where: Place) -> None:
     await after
     await log.aclose()
     assert [entry["type"] for entry in where.entries()] == ["message", "label", "message"]
+
+
+async def test_a_check_that_breaks_strands_nobody(where: Place) -> None:
+    """R7: whatever a check raises, its write fails, nobody waits for ever, and the log goes on."""
+    log = await where.new_log()
+    before = log.append_message(said("before"))
+    broken = log.append(CustomEntry(custom_type="x"), check=lambda: 1 // 0)  # pyright: ignore[reportArgumentType]
+    with anyio.fail_after(5):
+        with pytest.raises((StorageError, ZeroDivisionError)):
+            await broken
+        await before
+        await log.append_message(said("after"))
+    await log.aclose()
+    assert texts(where.entries()) == ["before", "after"]
+    assert_chain(where.entries())
 
 
 def _require(log: EntryLog, entry_id: str) -> None:
