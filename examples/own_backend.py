@@ -58,7 +58,7 @@ class TableStorage:
         rows = self._connection.execute(
             "SELECT seq, data FROM records WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
             (self._header.id, after_seq, -1 if limit is None else limit),
-        )
+        ).fetchall()  # a cursor that is left open keeps every other writer out
         return [parse_record(data, seq, path=self._place) for seq, data in rows]
 
     def commit(self, records: Sequence[Record]) -> None:

@@ -261,8 +261,10 @@ def test_the_loop_ends_while_a_write_is_under_way(jsonl: JsonlPlace) -> None:
 def test_ctrl_c_in_the_middle(tmp_path: Path, loop: str) -> None:
     """R8: Ctrl-C at random instants while entries are appended ends the program; the session opens, whole, each time."""
     program = textwrap.dedent("""
-        import sys, anyio
+        import signal, sys, anyio
         from storage import EntryLog, JsonlStorage, UserMessage
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts jobs in the background without it
 
         async def main():
             log = await EntryLog.open(await JsonlStorage.open_or_create(sys.argv[1], durability="os"))
@@ -326,6 +328,10 @@ def test_trio_delivers_ctrl_c_after_the_write(jsonl: JsonlPlace) -> None:
                 await log.aclose()
             thread.join()
 
-    with pytest.raises(KeyboardInterrupt):
-        trio.run(run)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            trio.run(run)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert texts(jsonl.entries()) == ["first", "second"]

@@ -8,6 +8,7 @@ import random
 import anyio
 import pytest
 
+from harness import Session
 from storage import EntryLog
 from storage.testing import FaultyStorage
 from tests.storage.places import JsonlPlace, Place, assert_chain, said
@@ -104,3 +105,45 @@ async def test_opening_cancelled_leaves_nothing_open(on_disk: Place, anyio_backe
         again = await on_disk.log(lock_timeout=5)
         assert len(again.index) == 200
         await again.aclose()
+
+
+async def test_a_session_cancelled_anywhere(on_disk: Place, anyio_backend_name: str) -> None:
+    """R8, R12: opening, appending, reading and leaving a session, cancelled at random instants, always closes it."""
+    (await on_disk.create()).close()
+    chooser = random.Random(2)
+    acknowledged: list[str] = []
+
+    async def converse(scope: anyio.CancelScope, ended: anyio.Event) -> None:
+        try:
+            with scope:
+                async with Session.open(on_disk.open(durability=chooser.choice(("os", "fsync")))) as session:
+                    while True:
+                        writes = [session.append_message(said("x" * 50)) for _ in range(3)]
+                        acknowledged.append(await writes[0])
+                        await session.entries(limit=5)
+        finally:
+            ended.set()
+
+    for _ in range(40):
+        scope, ended = anyio.CancelScope(), anyio.Event()
+        async with anyio.create_task_group() as group:
+            task = None
+            if chooser.choice(ways(anyio_backend_name)) == "native":
+                task = asyncio.get_running_loop().create_task(converse(scope, ended))
+                task.add_done_callback(lambda _, ended=ended: ended.set())
+            else:
+                group.start_soon(converse, scope, ended)
+            await anyio.sleep(chooser.random() * 0.015)
+            if task is not None:
+                task.cancel()
+            else:
+                scope.cancel()
+            with anyio.fail_after(5):
+                await ended.wait()
+    log = await on_disk.log(on_torn_tail="raise")
+    found = log.index.names
+    assert [entry_id for entry_id in found if entry_id in set(acknowledged)] == acknowledged
+    assert len(acknowledged) > 5
+    assert len(found) % 3 == 0  # leaving writes what is queued
+    await log.aclose()
+    assert_chain(on_disk.entries())

@@ -19,6 +19,7 @@ from storage.entry_file_repository import EntryFileRepository
 from storage.entry_log import EntryLog
 from storage.errors import SessionExistsError, SessionNotFoundError, StorageError
 from storage.jsonl_repository import JsonlRepository
+from storage.protocols import Record
 from storage.repository import SessionSummary
 from tests.storage.entry_folders import chain, entry_path, make, snapshot
 
@@ -29,6 +30,12 @@ STRANGER = 65534  # nobody
 
 
 HEADER = b'{"type":"session","version":3,"id":"x","timestamp":"2026-01-02T03:04:05.678Z","cwd":"/here","branchline":1}'
+
+
+def renamed(record: Record, number: int) -> Record:
+    """The record as a root of its own, with ``number`` as its id."""
+    members = json.loads(record.data) | {"id": f"00{number:04d}", "parentId": None}
+    return record._replace(id=members["id"], parent_id=None, data=json.dumps(members, separators=(",", ":")).encode())
 
 
 @pytest.fixture
@@ -267,7 +274,8 @@ class TestEntryFolders:
     async def test_a_listing_reads_some_of_many_entries(self, root: Path) -> None:
         """Of a session of a thousand files and more it reads some at each end, and counts no sizes; deep does."""
         repository = EntryFileRepository(root, durability="os")
-        storage = await repository.create("long", records=chain(1500))
+        # Ids that sort by place: the many that are made here in one millisecond do not.
+        storage = await repository.create("long", records=[renamed(record, record.seq) for record in chain(1500)])
         log = await EntryLog.open(storage)
         await log.append(SessionInfoEntry(name="late"))
         await log.aclose()
@@ -283,15 +291,7 @@ class TestEntryFolders:
     async def test_the_first_message_is_the_first(self, root: Path) -> None:
         """Where ids do not sort by time, a message from the middle is not passed off as the first."""
         repository = EntryFileRepository(root, durability="os")
-        records = [record._replace(id=f"{(record.seq + 150) % 300:04d}") for record in chain(300)]
-        records = [
-            record._replace(
-                data=json.dumps(
-                    json.loads(record.data) | {"id": record.id, "parentId": None}, separators=(",", ":")
-                ).encode()
-            )
-            for record in records
-        ]
+        records = [renamed(record, (record.seq + 150) % 300) for record in chain(300)]
         (await repository.create("backwards", records=records)).close()
         (summary,) = await repository.list()
         assert summary.first_message is None
