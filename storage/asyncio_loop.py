@@ -7,6 +7,8 @@ from asyncio import _get_running_loop as running_loop  # pyright: ignore[reportP
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
+import anyio
+
 if TYPE_CHECKING:
     from storage.event_loops import Waitable
 
@@ -41,7 +43,23 @@ class AsyncioLoop:
         yield
 
     def wait(self, waitable: Waitable) -> Generator[Any, Any, None]:
-        cancellation: asyncio.CancelledError | None = None
+        cancellation = yield from self._wait(waitable)
+        if cancellation is None:
+            return
+        # A native cancellation goes to the innermost future, whatever shields it; the work goes on, so wait for it once
+        # more. anyio's scopes cancel again and again, each turn of the loop, and would keep the interpreter from the worker
+        # that we wait for: against those the shield does help.
+        with anyio.CancelScope(shield=True):  # noqa: ASYNC100 - a generator waits by yielding
+            while not waitable.is_done():
+                yield from self._wait(waitable)
+        # The same exception is raised at the end: then ``asyncio.timeout`` and anyio's scopes still count it right.
+        try:
+            raise cancellation
+        finally:
+            del cancellation
+
+    def _wait(self, waitable: Waitable) -> Generator[Any, Any, asyncio.CancelledError | None]:
+        """Wait until it is done, or until a cancellation that has to wait, which is returned."""
         while not waitable.is_done():
             future: asyncio.Future[None] = self._loop.create_future()
 
@@ -56,14 +74,8 @@ class AsyncioLoop:
                 waitable.unregister(wake)
                 if not waitable.must_stay():
                     raise
-                # A native cancellation goes to the innermost future; the work goes on, so wait for it once more. The
-                # same exception is raised at the end: then ``asyncio.timeout`` and anyio's scopes still count it right.
-                cancellation = error
-        if cancellation is not None:
-            try:
-                raise cancellation
-            finally:
-                cancellation = None
+                return error
+        return None
 
     def protect(self, function: Callable[[], None]) -> Callable[[], None]:
         return function

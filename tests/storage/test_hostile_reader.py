@@ -30,6 +30,7 @@ from storage.jsonl import JsonlStorage
 from storage.line_scan import LineScan
 from storage.memory import MemoryStorage
 from storage.messages import AssistantMessage, ToolCall, ToolResultMessage, UserMessage
+from storage.pending_write import PendingWrite
 
 pytestmark = pytest.mark.anyio
 
@@ -295,3 +296,34 @@ async def test_a_cancellation_is_not_replaced_by_a_forgotten_write() -> None:
     with pytest.raises(InvalidEntryError, match="nowhere"):
         async with Session.open(MemoryStorage.create()) as session:
             session.append_entry(CustomEntry(custom_type="x", parent_id="nowhere"))
+
+
+async def test_who_is_cancelled_waits_quietly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R8: a task of a cancelled scope waits for its write once more, not again in each turn of the loop.
+
+    anyio cancels a task of a cancelled scope in each turn. Whoever answered each time would keep the interpreter from the
+    worker that writes, for seconds on end.
+    """
+    registered = 0
+    register = PendingWrite.register
+
+    def counted(write: PendingWrite, wake: Any) -> None:
+        nonlocal registered
+        registered += 1
+        register(write, wake)
+
+    def slow(descriptor: int, sync: Any = files.sync_data) -> None:
+        time.sleep(0.2)
+        sync(descriptor)
+
+    async with Session.open(JsonlStorage.create(tmp_path / "chat.jsonl")) as session:
+        monkeypatch.setattr(files, "sync_data", slow)
+        monkeypatch.setattr(PendingWrite, "register", counted)
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(session.append_message(UserMessage(content="x")).wait)
+                await anyio.sleep(0.05)
+                scope.cancel()
+        assert scope.cancelled_caught
+        assert 1 <= registered <= 3
+        assert len(await session.entries()) == 1
