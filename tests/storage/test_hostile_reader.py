@@ -20,10 +20,12 @@ from storage import files
 from storage.entries import CustomEntry, LabelEntry
 from storage.entry_files import EntryFileStorage
 from storage.errors import (
+    BranchlineError,
     InvalidEntryError,
     SessionExistsError,
     SessionLockedError,
     SessionNotFoundError,
+    StaleSessionError,
     StorageError,
 )
 from storage.jsonl import JsonlStorage
@@ -327,3 +329,38 @@ async def test_who_is_cancelled_waits_quietly(tmp_path: Path, monkeypatch: pytes
         assert scope.cancelled_caught
         assert 1 <= registered <= 3
         assert len(await session.entries()) == 1
+
+
+@pytest.mark.parametrize("durability", ["os", "fsync"])
+async def test_a_file_that_goes_while_we_write_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Any
+) -> None:
+    """R12: the place is looked at after the write too: nothing is acknowledged that is in no session."""
+    path, moved = tmp_path / "chat.jsonl", tmp_path / "moved.jsonl"
+    session = await Session.open(JsonlStorage.create(path, durability=durability))
+    before = path.read_bytes()
+    real = files.write
+
+    def write(descriptor: int, data: Any) -> int:
+        if path.exists():
+            path.rename(moved)
+        return real(descriptor, data)
+
+    monkeypatch.setattr(files, "write", write)
+    with pytest.raises(StaleSessionError):
+        await session.append_message(UserMessage(content="x"))
+    await session.aclose()
+    if durability == "os":
+        assert moved.read_bytes() == before
+
+
+async def test_closed_storages_and_impossible_paths_have_errors_of_their_own(tmp_path: Path) -> None:
+    """Every error of this library is a ``BranchlineError``."""
+    storage = await JsonlStorage.create(tmp_path / "chat.jsonl")
+    storage.close()
+    with pytest.raises(BranchlineError):
+        await Session.open(storage)
+    for backend in (JsonlStorage, EntryFileStorage):
+        for make in (backend.open, backend.create, backend.open_or_create):
+            with pytest.raises(BranchlineError):
+                await make(f"{tmp_path}/a\0b")
