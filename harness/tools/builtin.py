@@ -1,62 +1,61 @@
-"""The tools that come along: ``read``, ``list`` and ``search``, confined to a working directory."""
+"""The tools that come along, confined to a working directory; ``read``, ``list`` and ``search`` are here."""
 
 from __future__ import annotations
 
 import os
-from itertools import islice
 from typing import Annotated
 
 from pydantic import Field
 
+from harness.tools.bash import HAS_BASH, bash_tool
+from harness.tools.changing import edit_tool, write_tool
 from harness.tools.context import ToolContext
-from harness.tools.definition import Tool, tool
-from harness.tools.lines import text_lines
+from harness.tools.definition import Tool, ToolContent, tool
+from harness.tools.functions import run_in_tool_thread
+from harness.tools.reading import blob_name, read_blob, read_file
 from harness.tools.search import Search, compile_pattern
-from harness.tools.text import MAX_RESULT_CHARACTERS
 from harness.tools.workspace import Found, Workspace
-from storage.errors import ToolError
 
 MAX_LISTED = 1_000
 """How many names of a folder are listed."""
 
 _SEARCH_SECONDS = 60.0
-_ROOM_FOR_NOTES = 500
 
 
-def workspace_tools(root: str | os.PathLike[str] = ".") -> list[Tool]:
-    """``read``, ``list`` and ``search`` for one working directory. Raises ``ToolError`` if it is no folder."""
-    return [read_tool(root), list_tool(root), search_tool(root)]
+def workspace_tools(root: str | os.PathLike[str] = ".", *, write: bool = False, bash: bool = False) -> list[Tool]:
+    """The tools for one working directory: ``read``, ``list`` and ``search``.
+
+    ``write=True`` adds ``write`` and ``edit``, ``bash=True`` adds ``bash`` (on Windows there is none). Each call of these
+    needs approval; ``bash`` alone is not confined to the directory. Raises ``ToolError`` if ``root`` is no folder.
+    """
+    tools = [read_tool(root), list_tool(root), search_tool(root)]
+    if write:
+        tools += write_tool(root), edit_tool(root)
+    if bash and HAS_BASH:
+        tools.append(bash_tool(root))
+    return tools
 
 
 def read_tool(root: str | os.PathLike[str] = ".") -> Tool:
-    """The tool ``read``: the lines of a text file below ``root``."""
+    """The tool ``read``: the lines of a text file below ``root``, an image there, or what a tool kept in a blob."""
     workspace = Workspace(root)
 
-    def read(
+    async def read(
         context: ToolContext,
-        path: Annotated[str, Field(description="the file, relative to the working directory")],
+        path: Annotated[
+            str, Field(description="the file, relative to the working directory, or blob:NAME for what a tool kept")
+        ],
         offset: Annotated[int, Field(ge=1, description="the first line to read, counted from 1")] = 1,
         limit: Annotated[int, Field(ge=1, description="how many lines to read at most")] = 2_000,
-    ) -> str:
-        """Read a text file, or a range of its lines."""
-        with workspace.open_file(path) as stream:
-            lines = text_lines(stream, stopped=lambda: context.cancelled)
-            if lines is None:
-                raise ToolError(f"{path}: a binary file of {os.fstat(stream.fileno()).st_size:,} bytes, not text")
-            passed = sum(1 for _ in islice(lines, offset - 1))
-            shown: list[str] = []
-            room = MAX_RESULT_CHARACTERS - _ROOM_FOR_NOTES
-            for line in lines:
-                text = str(line)
-                room -= len(text) + 1
-                if len(shown) == limit or (room < 0 and shown):
-                    following = offset + len(shown)
-                    shown.append(f"[lines {offset} to {following - 1}; more follow, go on with offset={following}]")
-                    return "\n".join(shown)
-                shown.append(text)
-            if not shown and offset > 1:
-                raise ToolError(f"{path}: has only {passed} lines, so there is no line {offset}")
-        return "\n".join(shown) or "(the file is empty)"
+    ) -> ToolContent:
+        """Read a text file, or a range of its lines; or look at an image (PNG, JPEG, GIF, WebP)."""
+        name = blob_name(path)
+        if name is not None:
+            return await read_blob(name, context, offset, limit)
+        try:
+            return await run_in_tool_thread(lambda: read_file(workspace, path, context, offset, limit))
+        finally:
+            context.stopped.set()
 
     return tool(read)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
+
+from storage.errors import ToolError
 
 
 def _ignore(_message: str) -> None:
@@ -31,6 +33,10 @@ class ToolContext:
     """Takes a line of progress for whoever watches the turn. Call ``progress`` instead: it works in threads too."""
     stopped: threading.Event = field(default_factory=threading.Event)
     """Set when the call was cancelled or its time is over; a thread is not killed, so long work looks at it."""
+    write_blob: Callable[[bytes], Awaitable[str]] | None = None
+    """Stores bytes beside the record. Call ``keep`` instead: it says what is wrong where there is no such place."""
+    read_blob: Callable[[str], Awaitable[bytes]] | None = None
+    """Reads them back. Call ``kept`` instead."""
 
     @property
     def cancelled(self) -> bool:
@@ -40,6 +46,25 @@ class ToolContext:
     def progress(self, message: str) -> None:
         """Say how far it is. Returns at once, from the event loop or from the tool's own thread; never recorded."""
         self.report(message)
+
+    async def keep(self, data: bytes) -> str:
+        """Store bytes beside the record, for what is too large for a result. Returns the blob's name.
+
+        Name it in the result's ``ToolOutput.blobs``, so that it travels with the session. Raises ``ToolError`` where the
+        session's storage keeps no blobs, and what the storage raises.
+        """
+        if self.write_blob is None:
+            raise ToolError(
+                "the storage of this session keeps no blobs; return less, or use a storage that does (JsonlStorage, "
+                "EntryFileStorage, MemoryStorage)"
+            )
+        return await self.write_blob(data)
+
+    async def kept(self, name: str) -> bytes:
+        """The bytes of a blob. Raises ``ToolError`` where the storage keeps none, and ``LookupError`` for no such name."""
+        if self.read_blob is None:
+            raise ToolError(f"the storage of this session keeps no blobs, so there is none named {name!r:.140}")
+        return await self.read_blob(name)
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, or ``None`` without one. On the event loop only."""

@@ -27,6 +27,8 @@ class ToolOutput:
     content: Any
     details: Any = None
     is_error: bool = False
+    blobs: Sequence[str] = ()
+    """Names of the blobs that the text points to (``ToolContext.keep`` gave them)."""
 
 
 def copy_arguments(arguments: Mapping[str, Any]) -> Any:
@@ -53,6 +55,11 @@ class Tool:
     """``False``: never beside another call of the same reply."""
     timeout: float | None = None
     """Seconds that a call may take, or ``None``."""
+    needs_approval: bool | Callable[[Mapping[str, Any]], bool] = False
+    """Whether a person decides before a call runs; or a function that says so for the call's arguments. It gets a copy
+    that was checked by ``prepare``; if it raises, the call needs approval."""
+    preview: Callable[[Mapping[str, Any]], str | None] | None = None
+    """What a person is shown before deciding, such as a diff. Runs in a worker thread, and changes nothing."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -72,7 +79,13 @@ def tool(function: Callable[..., Any], /) -> Tool: ...
 
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None, parallel: bool = True, timeout: float | None = None
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    parallel: bool = True,
+    timeout: float | None = None,
+    needs_approval: bool | Callable[[Mapping[str, Any]], bool] = False,
+    preview: Callable[[Mapping[str, Any]], str | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -84,6 +97,8 @@ def tool(
     description: str | None = None,
     parallel: bool = True,
     timeout: float | None = None,
+    needs_approval: bool | Callable[[Mapping[str, Any]], bool] = False,
+    preview: Callable[[Mapping[str, Any]], str | None] | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function; as ``tool(function)``, ``@tool`` or ``@tool(parallel=False, …)``.
 
@@ -105,6 +120,8 @@ def tool(
             prepare=body.prepare,
             parallel=parallel,
             timeout=timeout,
+            needs_approval=needs_approval,
+            preview=preview,
         )
 
     return make if function is None else make(function)

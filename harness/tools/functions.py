@@ -6,7 +6,7 @@ import functools
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_type_hints
 
 import anyio
 import anyio.to_thread
@@ -23,6 +23,8 @@ from storage.strict_json import replace_surrogates
 
 MAX_TOOL_THREADS = 64
 """How many synchronous tools may run at once in one event loop. They share these with nobody."""
+
+Result = TypeVar("Result")
 
 _threads: RunVar[anyio.CapacityLimiter] = RunVar("branchline_tool_threads")
 
@@ -138,10 +140,15 @@ class FunctionBody:
             return [self._function(*positional, **keywords)]
 
         try:
-            (returned,) = await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_limiter())
+            (returned,) = await run_in_tool_thread(call)
         finally:
             context.stopped.set()
         return await returned if inspect.isawaitable(returned) else returned
+
+
+async def run_in_tool_thread(work: Callable[[], Result]) -> Result:
+    """Run blocking work in a thread of the tools' own. Cancelled, it leaves the thread to itself, and returns at once."""
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=_limiter())
 
 
 def _limiter() -> anyio.CapacityLimiter:

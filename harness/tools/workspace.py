@@ -1,4 +1,4 @@
-"""A folder that tools may look into, and nothing outside it.
+"""A folder that tools may look into and write into, and nothing outside it.
 
 A path is walked part by part from the root's own descriptor, never following what the system would follow by itself: a
 symbolic link is read and its target walked in the same way, ``..`` goes back to the folder that was walked through. So
@@ -6,7 +6,7 @@ there is no moment at which another process can swap a folder for a link and lea
 such calls (Windows), the path is resolved, opened, and the opened file compared with what the path then names.
 
 A link, an absolute path or a ``..`` that stays inside is fine. Hard links cannot be told from files, and a folder that
-is moved out while it is being read is read to its end.
+is moved out while it is being read or written is read or written to its end.
 """
 
 # ruff: noqa: PTH100, PTH115, PTH116, PTH117, PTH123 - this module is about which system calls are made, and in what order
@@ -17,18 +17,19 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from harness.tools.replacing import MISSING, Replaced, Snapshot, never, replace_file, snapshot_of
 from storage.errors import ToolError
 
 _MAX_LINKS = 40
 _MAX_DEPTH = 200
 
 _HAS_DIRECTORY_DESCRIPTORS = (
-    {os.open, os.stat, os.readlink} <= os.supports_dir_fd
+    {os.open, os.stat, os.readlink, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
     and os.scandir in os.supports_fd
     and hasattr(os, "O_NOFOLLOW")
     and hasattr(os, "O_DIRECTORY")
@@ -89,6 +90,40 @@ class Workspace:
             with self._opened(path) as descriptor:
                 return stat.S_ISDIR(os.fstat(descriptor).st_mode)
 
+    def look(self, path: str, *, limit: int) -> Snapshot:
+        """What a file below the root holds now, to be compared when it is replaced; ``MISSING`` where there is none.
+
+        Its content only if that is at most ``limit`` bytes. Raises ``ToolError`` as ``open_file`` does.
+        """
+        with _told_to_the_model(path):
+            try:
+                with self._opened(path) as descriptor:
+                    _check_is_file(os.fstat(descriptor).st_mode, path)
+                    return snapshot_of(descriptor, limit)
+            except FileNotFoundError:
+                return MISSING
+
+    def replace(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        seen: Snapshot | None = None,
+        make_folders: bool = False,
+        stopped: Callable[[], bool] = never,
+    ) -> Replaced:
+        """Make ``data`` the whole of a file below the root, new or not, in one step (``harness.tools.replacing``).
+
+        A link that stays inside is followed, and the file it names is replaced or made. ``make_folders`` makes the folders
+        above it that are missing. With ``seen``, a file that is not as it was then is refused; once ``stopped()`` is true,
+        nothing is replaced any more.
+
+        Raises ``ToolError`` for a path that leads out, for a folder, a device or a pipe, for a file that may not be
+        written or that changed, and for what the system says. The file is then as it was.
+        """
+        with _told_to_the_model(path), self._folder_of(path, make_folders=make_folders) as (folder, name):
+            return replace_file(folder, name, data, path=path, seen=seen, stopped=stopped)
+
     def _scan(self, folder: int | Path) -> list[Found]:
         with os.scandir(folder) as items:
             return sorted((self._found(item, folder) for item in items), key=lambda found: found.name)
@@ -127,8 +162,35 @@ class Workspace:
             for descriptor in walked:
                 os.close(descriptor)
 
-    def _walk(self, path: str, walked: list[int]) -> None:
-        """Open each part of ``path`` in turn. ``walked`` holds the root's descriptor and then that of each part."""
+    @contextlib.contextmanager
+    def _folder_of(self, path: str, *, make_folders: bool) -> Generator[tuple[int | Path, str]]:
+        """The folder that ``path`` is (or would be) a file in, links followed, and the file's name in it."""
+        if path.endswith(("/", os.sep)):
+            raise _is_folder(path)
+        if not _HAS_DIRECTORY_DESCRIPTORS:
+            resolved = self._resolve(path, strict=False)
+            if make_folders:
+                resolved.parent.mkdir(parents=True, exist_ok=True)
+                resolved = self._resolve(path, strict=False)
+            if resolved == self.root:
+                raise _is_folder(path)
+            yield resolved.parent, resolved.name
+            return
+        walked = [os.open(self.root, _READ_FOLDER)]
+        try:
+            name = self._walk(path, walked, to_write=True, make_folders=make_folders)
+            if name is None:
+                raise _is_folder(path)
+            yield walked[-1], name
+        finally:
+            for descriptor in walked:
+                os.close(descriptor)
+
+    def _walk(self, path: str, walked: list[int], *, to_write: bool = False, make_folders: bool = False) -> str | None:
+        """Open each part of ``path`` in turn. ``walked`` holds the root's descriptor and then that of each part.
+
+        ``to_write`` stops in the folder of a file, which is there or not, and returns its name; ``None`` for a folder.
+        """
         waiting = self._parts_of(path)
         waiting.reverse()
         links = 0
@@ -139,7 +201,17 @@ class Workspace:
                     raise _outside(path)
                 os.close(walked.pop())
                 continue
-            mode = os.stat(part, dir_fd=walked[-1], follow_symlinks=False).st_mode
+            try:
+                mode = os.stat(part, dir_fd=walked[-1], follow_symlinks=False).st_mode
+            except FileNotFoundError:
+                if to_write and not waiting:
+                    return part
+                # Going up again from a folder that is not there is a mistake, as it is for the system.
+                if not make_folders or ".." in waiting:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=walked[-1])
+                mode = stat.S_IFDIR
             if stat.S_ISLNK(mode):
                 links += 1
                 if links > _MAX_LINKS:
@@ -158,7 +230,10 @@ class Workspace:
             else:
                 # Looked at before it is opened, since opening a device may already do something; and again after.
                 _check_is_file(mode, path)
+                if to_write:
+                    return part
                 walked.append(os.open(part, _READ_FILE, dir_fd=walked[-1]))
+        return None
 
     def _parts_of(self, path: str, asked: str | None = None) -> list[str]:
         """The parts of a path, from the root on; ``..`` is kept. An absolute path must begin with the root."""
@@ -173,8 +248,8 @@ class Workspace:
                 return list(parts[len(root) :])
         raise _outside(path if asked is None else asked)
 
-    def _resolve(self, path: str) -> Path:
-        resolved = Path(os.path.realpath(self.root.joinpath(*self._parts_of(path)), strict=True))
+    def _resolve(self, path: str, *, strict: bool = True) -> Path:
+        resolved = Path(os.path.realpath(self.root.joinpath(*self._parts_of(path)), strict=strict))
         if not resolved.is_relative_to(self.root):
             raise _outside(path)
         return resolved
@@ -197,6 +272,10 @@ class Workspace:
 
 def _outside(path: str) -> ToolError:
     return ToolError(f"{path}: outside the working directory; use a path below it")
+
+
+def _is_folder(path: str) -> ToolError:
+    return ToolError(f"{path}: is a folder, so it cannot be written; give the path of a file")
 
 
 def _check_is_file(mode: int, path: str) -> None:
