@@ -13,7 +13,7 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import appending, contexts, copies, importing, opening, peers, stalls
+from benchmarks import appending, compactions, contexts, copies, idle, importing, opening, peers, stalls, steps
 from benchmarks.measuring import Figure, message, seconds_of
 from harness.session import Session
 from storage.jsonl import JsonlStorage
@@ -36,7 +36,9 @@ async def _for_peers(folder: Path, count: int) -> tuple[float, float]:
     return await seconds_of(append) / count, await seconds_of(reload)
 
 
-def _benchmarks(folder: Path, *, small: bool) -> list[tuple[str, str, Callable[[], Awaitable[list[Figure]]]]]:
+def _benchmarks(
+    folder: Path, *, small: bool, beside: Path | None
+) -> list[tuple[str, str, Callable[[], Awaitable[list[Figure]]]]]:
     """(name, event loop, what makes the figures), in order; those that need a session use the one that opening made."""
     many, huge = (1_000, 5_000) if small else (10_000, 100_000)
     rounds = 3 if small else 9
@@ -54,12 +56,16 @@ def _benchmarks(folder: Path, *, small: bool) -> list[tuple[str, str, Callable[[
         ("open large", "asyncio", partial(opening.open_and_index, large, 3, huge)),
         ("context", "asyncio", partial(contexts.whole_and_trimmed, session, rounds)),
         ("context large", "asyncio", partial(contexts.whole_and_trimmed, large, 3)),
+        ("compaction", "asyncio", partial(compactions.deciding, (1_000, huge), rounds)),
+        ("summary", "asyncio", partial(compactions.extracting, rounds)),
         ("stall append 1", "asyncio", partial(stalls.appending, folder, 1, 200 if small else 2_000)),
         ("stall append 64", "asyncio", partial(stalls.appending, folder, 64, 10 if small else 100)),
         ("stall open", "asyncio", partial(stalls.opening, large)),
         ("stall context", "asyncio", partial(stalls.building, session)),
         ("fork", "asyncio", partial(copies.forking, session, folder, rounds)),
         ("list", "asyncio", partial(copies.listing, folder / "shelf", 100 if small else 3_000)),
+        ("step", "asyncio", partial(steps.overhead, folder, 20, rounds, beside)),
+        ("cancel", "asyncio", partial(steps.quiet_after_cancel, folder, 5 if small else 50)),
     ]
     return found
 
@@ -78,11 +84,13 @@ def main() -> None:
         figures += importing.starting()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for title, loop, make in _benchmarks(folder, small=options.small):
+        for title, loop, make in _benchmarks(folder, small=options.small, beside=None if options.no_peers else _PEERS):
             if options.only in title or (title == "open" and options.only) or (title == "open large" and options.only):
                 figures += anyio.run(make, backend=loop)
             if title == "open large" and not options.only:
                 figures += opening.peak_memory(folder / "large.jsonl")
+        if options.only in "idle":
+            figures += idle.idle_sessions(folder / "idle", 100 if options.small else 1_000)
         beside: list[tuple[str, float, float]] = []
         if not options.no_peers and not options.only:
             count = 200 if options.small else 2_000

@@ -19,6 +19,10 @@ PEERS = {
     "pi-durable-python, JSONL": ("pi_durable_python.py", "pi-durable-python"),
     "pi-agent-harness-lc, JSONL": ("pi_agent_harness_lc.py", "pi-agent-harness-lc"),
 }
+LOOPS = {
+    "openai-agents, SQLiteSession": "loop_openai_agents.py",
+    "pydantic-ai, all written at the end": "loop_pydantic_ai.py",
+}
 _SCRIPTS = Path(__file__).parent / "peer_scripts"
 
 
@@ -36,9 +40,28 @@ def environment(folder: Path) -> Path:
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-        packages = [package for _, package in PEERS.values()]
+        packages = [package for _, package in PEERS.values()] + ["pydantic-ai-slim[openai]"]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     return python
+
+
+def measure_loops(folder: Path, url: str, steps: int, rounds: int) -> dict[str, float]:
+    """Each peer's seconds for a step of a turn against the server at ``url``: the median of so many rounds."""
+    python = environment(folder)
+    found: dict[str, float] = {}
+    for name, script in LOOPS.items():
+        took: list[float] = []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as place:
+                command = [str(python), str(_SCRIPTS / script), place, url, str(steps)]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                print(f"{name}: {done.stderr.strip().splitlines()[-1:]}; left out", file=sys.stderr)
+                break
+            took.append(json.loads(done.stdout)["step"])
+        else:
+            found[name] = statistics.median(took)
+    return found
 
 
 def measure(folder: Path, count: int, rounds: int) -> list[PeerFigures]:

@@ -6,23 +6,25 @@ synchronous code that pauses now and then; ``compaction.breathing`` runs it, on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from compaction.breathing import Breath, Steps, run_at_once
 from compaction.characters import decoded_characters
 from compaction.ledger import Ledger
+from compaction.pins import Pins, pins_of
 from compaction.selection import Selection, Transform, select, transformed
+from compaction.shortening import Shortener
 from compaction.shown_unit import Shown, ShownUnit
 from compaction.state import PathState, fold_state
-from compaction.timestamps import milliseconds_of
-from compaction.tokens import TokenEstimator, UsageAnchoredEstimator, fixed_texts, warning_of
+from compaction.tokens import TokenEstimator, UsageAnchoredEstimator, warning_of
 from compaction.trimming import Trimmed, Trimmer
 from compaction.usage_anchor import AnchorRule
 from compaction.walk import Projector, Walk
-from compaction.wording import PLACEHOLDER, compaction_summary, working_memory
+from compaction.wording import PLACEHOLDER
+from storage.entries import Shortening
 from storage.entry_path import EntryPath
 from storage.errors import UnsupportedEntryError
 from storage.messages import UserMessage
@@ -42,6 +44,7 @@ class Projection:
     ``entry_ids`` has for each message the entry it came from: a made-up result its reply's, a retained tail the
     compaction's, the working memory its newest entry's, a placeholder ``None``. ``chars``: the size of the messages by
     R21. ``dropped``: the results without a call, as far as was looked. ``is_whole``: no budget left anything out.
+    ``tail``: where that may be so, the places of a retained tail's messages that are shown, counted from its end (-1).
     """
 
     messages: list[Shown]
@@ -52,6 +55,7 @@ class Projection:
     warnings: list[SessionWarning]
     is_whole: bool
     state: PathState
+    tail: list[int] | None
     count: Callable[[], int] = field(repr=False, compare=False)
     _tokens: int | None = field(default=None, repr=False, compare=False)
 
@@ -67,30 +71,6 @@ class Projection:
         return self._tokens
 
 
-class _Pin(NamedTuple):
-    """What is shown whatever the budget is; ``place``: where on the path it was said last."""
-
-    entry_id: str
-    message: UserMessage
-    chars: int
-    place: int | None
-
-
-class _Pins(NamedTuple):
-    state: PathState
-    summary: _Pin | None
-    memory: _Pin | None
-
-    def charge(self, ledger: Ledger) -> Steps[None]:
-        """Charge all of it, and what a request holds besides its messages."""
-        if ledger.counts_tokens:
-            fixed = fixed_texts(self.state.system_prompt, self.state.tools)
-            yield from ledger.pin(self.state.header_position, 0, texts=fixed)
-        for pin in (self.summary, self.memory):
-            if pin is not None:
-                yield from ledger.pin(pin.place, pin.chars, message=pin.message)
-
-
 def project(
     path: EntryPath,
     *,
@@ -100,36 +80,39 @@ def project(
     transforms: Sequence[Transform] = (),
     projectors: Mapping[str, Projector] = NO_PROJECTORS,
     unknown_entries: UnknownEntries = "raise",
+    shorten: Shortening | None = None,
     state: PathState | None = None,
+    shown: Container[int] | None = None,
 ) -> Steps[Projection]:
     """What a model is shown at the end of ``path``.
 
     ``max_chars`` covers the messages, ``max_tokens`` also system prompt and tool schemas as ``state`` has them (folded
     from the path unless given). Without an ``estimator`` tokens are anchored to the provider's own count. Without a
     budget everything is decoded, with one about as much as is kept. ``transforms`` are called in order with all
-    selected entries, after the compaction was chosen; working memory and state stay those of the path.
+    selected entries, after the compaction was chosen; working memory and state stay those of the path. ``shorten``: old,
+    large tool results are shown shortened. ``shown`` takes the place of the budgets: the positions of the messages that
+    are shown with what belongs to them, those of a retained tail counted from its end (-1 is its last).
 
-    Raises ``UnsupportedEntryError`` (unless ``unknown_entries="skip"``) and ``BudgetError``. Pauses as ``Steps`` do.
+    Raises ``UnsupportedEntryError`` (unless ``unknown_entries="skip"``), ``BudgetError``, and ``NotOnPathError`` where
+    ``shorten`` names an entry that is not on the path. Pauses as ``Steps`` do.
     """
-    if unknown_entries == "raise" and path.unknown is not None:
-        raise UnsupportedEntryError(
-            f"{_unknown(path, path.unknown)}, so a context would be a guess; update branchline, or build the context "
-            'with unknown_entries="skip"',
-            entry_id=path.entry_id(path.unknown),
-        )
+    refuse_unknown(path, unknown_entries)
+    shortener = None if shorten is None else Shortener(path, shorten)
     breath = Breath()
     if state is None:
         state = fold_state(path)
     selection = select(path)
     if transforms:
         selection = yield from transformed(selection, transforms, breath)
-    pins = _pins(path, selection, state)
-    walk = Walk(selection, projectors, breath)
+    pins = pins_of(path, selection, state)
+    walk = Walk(selection, projectors, breath, shortener)
     counting = estimator or (UsageAnchoredEstimator() if max_tokens is not None else None)
-    if max_chars is None and counting is None:
+    if shown is not None:
+        trimmed = yield from _everything(walk, shown)
+    elif max_chars is None and counting is None:
         trimmed = yield from _everything(walk)
     else:
-        ledger = Ledger(counting, None if counting is None else AnchorRule(path))
+        ledger = Ledger(counting, None if counting is None else AnchorRule(path, shorten))
         yield from pins.charge(ledger)
         placeholder = None
         if pins.summary is None:
@@ -147,7 +130,17 @@ def project(
         )
     if estimator is not None and (fallback := warning_of(estimator)) is not None:
         warnings.append(SessionWarning("token_estimate", fallback))
-    return (yield from _assembled(trimmed, pins, selection, walk, path, warnings, breath))
+    return (yield from _assembled(trimmed, pins, selection, walk, AnchorRule(path, shorten), warnings, breath))
+
+
+def refuse_unknown(path: EntryPath, unknown_entries: UnknownEntries) -> None:
+    """Raise ``UnsupportedEntryError`` if the path holds an entry that may not be skipped (R4)."""
+    if unknown_entries == "raise" and path.unknown is not None:
+        raise UnsupportedEntryError(
+            f"{_unknown(path, path.unknown)}, so a context would be a guess; update branchline, or build the context "
+            'with unknown_entries="skip"',
+            entry_id=path.entry_id(path.unknown),
+        )
 
 
 def _unknown(path: EntryPath, position: int) -> str:
@@ -156,28 +149,15 @@ def _unknown(path: EntryPath, position: int) -> str:
     return f"entry {path.entry_id(position)!r:.140} is {what}, which this version does not know"
 
 
-def _pins(path: EntryPath, selection: Selection, state: PathState) -> _Pins:
-    summary = memory = None
-    if (compaction := selection.compaction) is not None:
-        message = UserMessage(
-            content=compaction_summary(compaction.summary), timestamp=milliseconds_of(compaction.timestamp)
-        )
-        summary = _Pin(compaction.id, message, decoded_characters(message), path.compaction)
-    if state.working_memory and (newest := state.memory_entry) is not None:
-        message = UserMessage(content=working_memory(state.working_memory), timestamp=milliseconds_of(newest.timestamp))
-        memory = _Pin(newest.id, message, decoded_characters(message), state.memory_position)
-    return _Pins(state, summary, memory)
-
-
-def _everything(walk: Walk) -> Steps[Trimmed]:
+def _everything(walk: Walk, shown: Container[int] | None = None) -> Steps[Trimmed]:
     units: list[ShownUnit] = []
     for unit in walk.units():
         if unit is None:
             yield
-        else:
+        elif shown is None or unit.position in shown:
             units.append(unit)
     units.reverse()
-    return Trimmed(units, is_whole=True, tokens=None)
+    return Trimmed(units, is_whole=shown is None, tokens=None)
 
 
 _PLACEHOLDER: Final = UserMessage(content=PLACEHOLDER, timestamp=0)
@@ -186,10 +166,10 @@ _PLACEHOLDER_CHARS: Final = decoded_characters(_PLACEHOLDER)
 
 def _assembled(
     trimmed: Trimmed,
-    pins: _Pins,
+    pins: Pins,
     selection: Selection,
     walk: Walk,
-    path: EntryPath,
+    rule: AnchorRule,
     warnings: list[SessionWarning],
     breath: Breath,
 ) -> Steps[Projection]:
@@ -220,7 +200,7 @@ def _assembled(
         chars += pins.memory.chars
 
     def count() -> int:
-        return run_at_once(_count(trimmed, pins, Ledger(UsageAnchoredEstimator(), AnchorRule(path))))
+        return run_at_once(_count(trimmed, pins, Ledger(UsageAnchoredEstimator(), rule)))
 
     return Projection(
         messages=messages,
@@ -230,13 +210,20 @@ def _assembled(
         compaction_id=selection.compaction.id if selection.compaction is not None else None,
         warnings=warnings,
         is_whole=trimmed.is_whole,
+        tail=_shown_of_tail(trimmed, selection),
         state=pins.state,
         count=count,
         _tokens=trimmed.tokens,
     )
 
 
-def _count(trimmed: Trimmed, pins: _Pins, ledger: Ledger) -> Steps[int]:
+def _shown_of_tail(trimmed: Trimmed, selection: Selection) -> list[int] | None:
+    if trimmed.is_whole or not selection.tail:
+        return None
+    return [unit.position for unit in trimmed.units if unit.position < 0]
+
+
+def _count(trimmed: Trimmed, pins: Pins, ledger: Ledger) -> Steps[int]:
     """Tokens of what is shown, where no budget and no estimator had them counted."""
     yield from pins.charge(ledger)
     for unit in reversed(trimmed.units):

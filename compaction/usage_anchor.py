@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from compaction.sendable import FAILED
 from compaction.shown_unit import ShownUnit
+from storage.entries import MessageEntry, Shortening
 from storage.entry_path import EntryPath
 from storage.messages import AssistantMessage
 
@@ -22,10 +23,14 @@ class Anchor(NamedTuple):
 
 
 class AnchorRule:
-    """Says which replies of a path are anchors: newer than its newest compaction and context edit, with a real usage."""
+    """Says which replies of a path are anchors: newer than its newest compaction and context edit, with a real usage.
 
-    def __init__(self, path: EntryPath) -> None:
+    And asked for with the same tool results shortened: ``shorten`` says which are now.
+    """
+
+    def __init__(self, path: EntryPath, shorten: Shortening | None = None) -> None:
         self._path = path
+        self._shorten = shorten
         edits = path.edits()
         self._since = max(-1 if path.compaction is None else path.compaction, edits[-1] if edits else -1)
 
@@ -37,6 +42,19 @@ class AnchorRule:
         usage = message.usage
         tokens = usage.total_tokens or usage.input + usage.output + usage.cache_read + usage.cache_write
         place = self._path.position_of(unit.entry_id)
-        if tokens <= 0 or place is None or place <= self._since:
+        if tokens <= 0 or place is None or place <= self._since or not self._is_as_short(place):
             return None
         return Anchor(unit.position, place, tokens)
+
+    def _is_as_short(self, place: int) -> bool:
+        """Whether the request of the reply at ``place`` shortened the results that are shortened now, and no others."""
+        if self._shorten is None and b'"shortened"' not in self._path.line(place):
+            return True
+        return shortened_for(self._path, place) == self._shorten
+
+
+def shortened_for(path: EntryPath, place: int) -> Shortening | None:
+    """Which results the request of the reply at ``place`` showed shortened, as its entry says; ``None``: none."""
+    entry = path.entry(place)
+    request = entry.request if isinstance(entry, MessageEntry) else None
+    return None if request is None else request.shortened

@@ -13,6 +13,7 @@ from compaction.recorded_message import recorded_message
 from compaction.replies import Replies
 from compaction.selection import Selection
 from compaction.sendable import as_user_message, clean_user, is_blank, replace_content
+from compaction.shortening import Shortener
 from compaction.shown_unit import Shown, ShownUnit
 from compaction.timestamps import milliseconds_of
 from storage.decode import decode_entry
@@ -45,11 +46,18 @@ _WITH_CUSTOM = _OTHER_TYPES | {"custom"}
 class Walk:
     """One walk over a selection."""
 
-    def __init__(self, selection: Selection, projectors: Mapping[str, Projector], breath: Breath) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        projectors: Mapping[str, Projector],
+        breath: Breath,
+        shortener: Shortener | None = None,
+    ) -> None:
         self._selection = selection
         self._path = selection.path
         self._projectors = projectors
         self._breath = breath
+        self._shortener = shortener
         self._facts = CallFacts(self._path)
         self._replies = Replies(self._facts)
         self._edits = self._path.edits()
@@ -141,6 +149,8 @@ class Walk:
                 return None
             return _single(position, entry_id, message, None if changed else chars)
         if isinstance(message, ToolResultMessage):
+            if self._shortener is not None and self._shortener.shorten(entry_id, message):
+                chars = None
             self._replies.hold(position, entry_id, message, chars)
         elif isinstance(message, CustomMessage | BashExecutionMessage | BranchSummaryMessage):
             shown = as_user_message(message)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from harness.models.http_settings import RetryPolicy, Timeouts
     from harness.models.openai_chat import OpenAIChatModel
     from harness.models.protocol import ChatModel, ModelRequest, ToolSchema
+    from harness.models.recorded import RecordedModel
 else:
     _HOMES = {
         "harness.models.anthropic_chat": "AnthropicModel",
@@ -19,6 +20,7 @@ else:
         "harness.models.http_settings": "RetryPolicy Timeouts",
         "harness.models.openai_chat": "OpenAIChatModel",
         "harness.models.protocol": "ChatModel ModelRequest ToolSchema",
+        "harness.models.recorded": "RecordedModel",
     }
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
@@ -28,6 +30,7 @@ __all__ = [
     "ModelEvent",
     "ModelRequest",
     "OpenAIChatModel",
+    "RecordedModel",
     "ReplyFinished",
     "RetryPolicy",
     "TextDelta",

@@ -12,6 +12,9 @@ from harness.models.payload_parts import (
     IMAGES_OF_RESULTS,
     CallIds,
     Part,
+    hidden_image,
+    image_type,
+    legal_name,
     parts_of,
 )
 from storage.messages import (
@@ -27,11 +30,6 @@ API = "anthropic-messages"
 """What replies of this API are marked with in the record."""
 
 _USABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
-
-_IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_BEGINNINGS = {"/9j/": "image/jpeg", "iVBORw0KGgo": "image/png", "R0lGOD": "image/gif", "UklGR": "image/webp"}
-"""What the base64 of each begins with. A type that does not fit the bytes is refused."""
 
 
 def user_blocks(message: UserMessage) -> list[Part]:
@@ -75,14 +73,9 @@ class AssistantBlocks:
                     blocks += [thinking[place]] if place in thinking else []
                 case _:
                     # What was no JSON object is never sent as arguments.
-                    name = _legal_name(part.name)
+                    name = legal_name(part.name)
                     blocks.append({"type": "tool_use", "id": next(wire_ids), "name": name, "input": part.arguments})
         return blocks
-
-
-def _legal_name(name: str) -> str:
-    """The name of a tool as it may be sent: a model can call one by any name at all."""
-    return _ILLEGAL_IN_NAME.sub("_", name)[:64] or "_"
 
 
 def _text(text: str) -> Part:
@@ -100,7 +93,7 @@ def _sendable(parts: Sequence[TextContent | ImageContent]) -> list[Part]:
 
 
 def _image(part: ImageContent) -> Part:
-    media_type = next((kind for start, kind in _BEGINNINGS.items() if part.data.startswith(start)), part.mime_type)
-    if media_type not in _IMAGE_TYPES or not part.data:
-        return _text(f"(an image that cannot be shown to this model: {media_type or 'of no type'})")
+    media_type = image_type(part)
+    if media_type is None:
+        return _text(hidden_image(part))
     return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": part.data}}

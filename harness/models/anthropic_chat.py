@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from harness.models.anthropic_payload import anthropic_payload
+from harness.models.anthropic_payload import PROMPT_CACHING, anthropic_payload
 from harness.models.anthropic_reply import AnthropicReply
 from harness.models.http_chat import HttpChatModel
 from harness.models.http_settings import ChatApi, RetryPolicy, Timeouts
 from harness.models.protocol import ModelRequest
 
 MAX_TOKENS = 16_384
-"""How long a reply may be, thinking included, where nothing else is said: this API wants a number."""
+"""How long a reply may be, thinking included, where nothing else is said: this API wants a number. In a window that is
+known it is a quarter of that, if less: prompt and reply must fit together."""
 
 
 class AnthropicModel(HttpChatModel):
@@ -24,10 +25,11 @@ class AnthropicModel(HttpChatModel):
     ```
 
     Without ``base_url`` (with or without ``/v1``) it is ``ANTHROPIC_BASE_URL``, else Anthropic's; without ``api_key``
-    it is ``ANTHROPIC_API_KEY``, else none is sent. ``max_tokens`` is the longest reply, thinking included; an option of
-    that name wins. ``options`` go out with every request under the API's names (``temperature``, ``thinking``); a
-    request's own win. ``headers`` are sent besides (``anthropic-beta``). ``prompt_caching`` marks the system prompt and
-    the last two user messages, so that the next request of a conversation reads them from the vendor's cache.
+    it is ``ANTHROPIC_API_KEY``, else none is sent. ``max_tokens`` is the longest reply, thinking included (16,384, or
+    a quarter of a smaller ``context_window``); an option of that name wins. ``options`` go out with every request under
+    the API's names (``temperature``, ``thinking``); a request's own win. ``headers`` are sent besides
+    (``anthropic-beta``). ``prompt_caching`` marks the system prompt and the last two user messages, so that the next
+    request of a conversation reads them from the vendor's cache.
 
     A thinking level becomes adaptive thinking with an effort, or for models before Claude 4.6 a budget of tokens, at
     most half of ``max_tokens``. Thinking goes back unchanged, to the model that made it, and to no other.
@@ -58,7 +60,7 @@ class AnthropicModel(HttpChatModel):
         base_url: str | None = None,
         api_key: str | None = None,
         provider: str = "anthropic",
-        max_tokens: int = MAX_TOKENS,
+        max_tokens: int | None = None,
         context_window: int | None = None,
         options: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
@@ -72,26 +74,23 @@ class AnthropicModel(HttpChatModel):
             base_url=base_url,
             api_key=api_key,
             context_window=context_window,
-            options={"max_tokens": max_tokens, **(options or {})},
+            options={
+                "max_tokens": _reply_limit(context_window) if max_tokens is None else max_tokens,
+                **({} if prompt_caching else {PROMPT_CACHING: False}),
+                **(options or {}),
+            },
             headers=headers,
             timeouts=timeouts,
             retry=retry,
         )
-        self._prompt_caching = prompt_caching
 
     def payload(self, request: ModelRequest) -> bytes:
         """The body that goes out (see ``ChatModel``)."""
-        return anthropic_payload(
-            self.model_id,
-            request,
-            provider=self.provider,
-            defaults=self.options,
-            prompt_caching=self._prompt_caching,
-        )
+        return anthropic_payload(self.model_id, request, provider=self.provider, defaults=self.options)
 
     def _new_reply(self) -> AnthropicReply:
         return AnthropicReply()
 
-    def _is_opening(self, chunk: Mapping[str, Any]) -> bool:
-        # An overloaded server says so right behind this one.
-        return chunk.get("type") == "message_start"
+
+def _reply_limit(context_window: int | None) -> int:
+    return MAX_TOKENS if context_window is None else max(1, min(MAX_TOKENS, context_window // 4))

@@ -7,13 +7,15 @@ from typing import Any
 
 from harness.models.anthropic_blocks import AssistantBlocks, result_blocks, user_blocks
 from harness.models.anthropic_thinking import thinking_options
-from harness.models.payload_parts import NOTHING_TO_SEND, Part, encode_json, sent_options, wrong_role
+from harness.models.payload_parts import NOTHING_TO_SEND, Part, encode_json, own_option, sent_options, wrong_role
 from harness.models.protocol import ModelRequest, ToolSchema
 from storage.errors import ModelError
 from storage.messages import AssistantMessage, ToolResultMessage, UserMessage
 
 CONTINUED = "(continued)"
 """Stands where a user's message is wanted and there is none: the API wants one at the beginning and at the end."""
+
+PROMPT_CACHING = "prompt_caching"
 
 _OURS = ("model", "messages", "system", "tools", "stream")
 
@@ -24,13 +26,12 @@ def anthropic_payload(
     *,
     provider: str,
     defaults: Mapping[str, Any] | None = None,
-    prompt_caching: bool = True,
 ) -> bytes:
     """The body of the request, as compact UTF-8 JSON.
 
-    ``defaults`` are options that the request's own win over; ``max_tokens`` must be in one of them. Thinking of this
-    ``provider`` and model is sent back, other thinking is not. ``prompt_caching`` marks the system prompt and the last
-    two user messages for the vendor's cache.
+    ``defaults`` are options that the request's own win over; ``max_tokens`` must be in one of them. One of them is not
+    sent but shapes the body: ``prompt_caching`` (true unless given) marks the system prompt and the last two user
+    messages for the vendor's cache. Thinking of this ``provider`` and model is sent back, other thinking is not.
 
     Raises:
         ModelError: a message of a role that cannot be sent, an option that is not the caller's to set, a value that is
@@ -54,7 +55,7 @@ def anthropic_payload(
         body["tool_choice"] = {"type": "none"}
     body["stream"] = True
     options = sent_options(defaults, request.options, _OURS)
-    if prompt_caching:
+    if own_option(options, PROMPT_CACHING, True):
         _mark_for_cache(body)
     return encode_json({**body, **thinking_options(model_id, request.thinking_level, options, messages), **options})
 

@@ -16,6 +16,9 @@ from storage.errors import ModelError
 
 _LARGEST_ERROR = 256 * 1024
 _LARGEST_REPLY = 64 * 1024 * 1024
+"""Bytes of an answer that comes whole, or of one event of a stream."""
+_LARGEST_STREAM = 256 * 1024 * 1024
+"""Bytes of a whole stream. An event is some hundred bytes around a word."""
 _SHOWN = 300
 
 
@@ -24,7 +27,7 @@ async def abandon(pieces: AsyncGenerator[Any]) -> None:
 
     Those hold the connection, and would be left to the garbage collector; a cancelled read ends them one by one.
     """
-    with anyio.CancelScope() as scope, suppress(httpx.HTTPError):
+    with anyio.CancelScope() as scope, suppress(httpx.HTTPError, ModelError):
         scope.cancel()
         async for _ in pieces:
             pass
@@ -58,6 +61,46 @@ async def refusal_in(response: httpx.Response, redact: Callable[[str], str], sec
     return refusal_of(response.status_code, redact(body), retry_after_of(response.headers))
 
 
+class _CountedBytes(httpx.AsyncByteStream):
+    """A response's bytes, of which there is an end: a line or a stream without one would fill the memory."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, provider: str) -> None:
+        self._stream = stream
+        self._provider = provider
+        self._in_all = 0
+        self._in_event = 0
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        pieces = cast("AsyncGenerator[bytes]", aiter(self._stream))
+        async for piece in pieces:
+            self._in_all += len(piece)
+            self._in_event += len(piece)
+            if (error := self._too_much()) is not None:
+                await abandon(pieces)
+                raise error
+            yield piece
+
+    def _too_much(self) -> ModelError | None:
+        for count, limit, what in (
+            (self._in_event, _LARGEST_REPLY, "one event"),
+            (self._in_all, _LARGEST_STREAM, "one answer"),
+        ):
+            if count > limit:
+                return ModelError(
+                    f"{self._provider} sent more than {limit >> 20} MiB for {what}, and was stopped. Check the base URL;"
+                    " if it is right, try again.",
+                    limit=limit,
+                )
+        return None
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def event_ended(self) -> None:
+        """Count the next event from zero. What came of it already is at most one piece more."""
+        self._in_event = 0
+
+
 class ChunkStream:
     """The chunks of one successful response, one at a time.
 
@@ -78,6 +121,9 @@ class ChunkStream:
         if not self._is_whole:
             # It is an event stream, whatever it is called; and those are UTF-8, whatever they are said to be.
             response.headers["content-type"] = "text/event-stream"
+        # An async client's response has nothing else.
+        self._bytes = _CountedBytes(cast("httpx.AsyncByteStream", response.stream), provider)
+        response.stream = self._bytes
         self._events = EventSource(response).aiter_sse()
 
     async def aclose(self) -> None:
@@ -121,7 +167,9 @@ class ChunkStream:
 
     async def _event(self, seconds: float) -> ServerSentEvent | None:
         with anyio.fail_after(seconds):
-            return await anext(self._events, None)
+            event = await anext(self._events, None)
+        self._bytes.event_ended()
+        return event
 
     def _chunk(self, text: str, *, is_error: bool) -> Mapping[str, Any]:
         try:

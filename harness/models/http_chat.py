@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
@@ -17,13 +18,18 @@ import httpx
 from anyio.lowlevel import RunVar
 from pydantic import SecretStr
 
+from harness.models.broken_ways import broken_way
 from harness.models.event_stream import ChunkStream, refusal_in
-from harness.models.events import ModelEvent, ReplyFinished
+from harness.models.events import ModelEvent, ReplyFinished, ToolCallDelta
 from harness.models.http_settings import ChatApi, RetryPolicy, Timeouts
 from harness.models.protocol import ModelRequest
+from harness.models.recorded import SENT_OPTIONS
 from harness.models.redaction import Redactor, SecretHeaders, checked_secret
 from storage.errors import ModelError
 from storage.messages import AssistantMessage
+
+LARGEST_REPLY = 8_000_000
+"""Characters of a reply's text, thinking and arguments together: several times what any model can say."""
 
 _log = logging.getLogger("branchline.models")
 
@@ -51,6 +57,25 @@ class ReplyAssembler(Protocol):
     def message(self, *, provider: str, model_id: str) -> AssistantMessage:
         """The whole reply."""
         ...
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer while it is read."""
+
+    chunks: ChunkStream
+    reply: ReplyAssembler
+    head: list[ModelEvent] = field(default_factory=list[ModelEvent])
+    """What was told while it could still have been asked for again."""
+    waited: float = 0.0
+    """Seconds that were spent waiting for the server."""
+    changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The options that were sent otherwise than the request has them."""
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether the model said why it stopped."""
+        return self.reply.finish_reason is not None
 
 
 class HttpChatModel(ABC):
@@ -107,22 +132,19 @@ class HttpChatModel(ABC):
     def _new_reply(self) -> ReplyAssembler:
         """What makes a reply of the chunks."""
 
-    def _body(self, request: ModelRequest) -> bytes:
-        """What is sent first: the payload, but for what this server is known to refuse."""
-        return self.payload(request)
+    def _known_changes(self, request: ModelRequest) -> Mapping[str, Any]:  # noqa: ARG002
+        """The options that this server is known to refuse as the request has them, and what is sent instead."""
+        return {}
 
-    def _corrected(self, request: ModelRequest, body: bytes, error: ModelError) -> bytes | None:  # noqa: ARG002
-        """What to send instead at once, where the error shows that this server refuses a detail of the body."""
-        return None
-
-    def _is_opening(self, chunk: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Whether the chunk says only that an answer begins: an error behind it has lost nothing."""
-        return False
+    def _changes_after(self, request: ModelRequest, error: ModelError) -> Mapping[str, Any]:  # noqa: ARG002
+        """The same, where the error shows it; then the request is sent again at once."""
+        return {}
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncGenerator[AsyncIterator[ModelEvent]]:
         """Send the request and read the answer (see ``ChatModel``)."""
-        body = self._body(request)
+        changes = self._known_changes(request)
+        body = self._body(request, changes)
         if not self._has_key and str(self._url).startswith(self.api.base_url):
             raise ModelError(
                 f"{self.api.name} wants an API key: set {self.api.key_variable}, or pass api_key; or set"
@@ -132,11 +154,11 @@ class HttpChatModel(ABC):
         while True:
             async with AsyncExitStack() as stack:
                 try:
-                    chunks, head = await self._begin(stack, body)
+                    answer = await self._begin(stack, body)
                 except ModelError as error:
-                    corrected = self._corrected(request, body, error)
-                    if corrected is not None:
-                        body = corrected
+                    more = {**changes, **self._changes_after(request, error)}
+                    if more != changes:
+                        changes, body = more, self._body(request, more)
                         continue
                     if failures >= self._retry.retries or not error.details.get("temporary"):
                         raise
@@ -144,7 +166,8 @@ class HttpChatModel(ABC):
                     failures += 1
                     _log.info("trying again in %.1f s (%d of %d): %s", delay, failures, self._retry.retries, error)
                 else:
-                    events = await stack.enter_async_context(aclosing(self._events(chunks, head)))
+                    answer.changes = changes
+                    events = await stack.enter_async_context(aclosing(self._events(answer)))
                     yield events
                     return
             await anyio.sleep(delay)
@@ -165,11 +188,16 @@ class HttpChatModel(ABC):
         self._keeps_connections = False
         await self.aclose()
 
-    async def _begin(self, stack: AsyncExitStack, body: bytes) -> tuple[ChunkStream, Sequence[Mapping[str, Any]]]:
-        """Send the body and wait for the first chunk. What fails here may be tried again; nobody has seen anything."""
+    def _body(self, request: ModelRequest, changes: Mapping[str, Any]) -> bytes:
+        return self.payload(replace(request, options={**request.options, **changes}) if changes else request)
+
+    async def _begin(self, stack: AsyncExitStack, body: bytes) -> _Answer:
+        """Send the body and wait until something is told. What fails here may be tried again; nobody has seen anything."""
+        seconds = min(self._timeouts.first_event, self._timeouts.whole)
+        begun = anyio.current_time()
         try:
             client = await self._connected_client()
-            with anyio.fail_after(self._timeouts.first_event):
+            with anyio.fail_after(seconds):
                 response = await stack.enter_async_context(
                     client.stream(
                         "POST",
@@ -196,68 +224,84 @@ class HttpChatModel(ABC):
                         )
                     )
                 )
-                head: list[Mapping[str, Any]] = []
-                while (chunk := await chunks.next(self._timeouts.first_event)) is not None:
-                    head.append(chunk)
-                    if not self._is_opening(chunk):
-                        break
-                return chunks, head
+                answer = _Answer(chunks, self._new_reply())
+                while not answer.head and not answer.has_finished and (chunk := await chunks.next(seconds)) is not None:
+                    answer.head += answer.reply.add(chunk)
+                answer.waited = anyio.current_time() - begun
+                return answer
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError) as error:
-            raise self._broken(error, "before it answered") from error
+            raise self._broken(error, "before it answered", "first_event", seconds) from error
 
-    async def _events(self, chunks: ChunkStream, head: Sequence[Mapping[str, Any]]) -> AsyncGenerator[ModelEvent]:
-        reply = self._new_reply()
-        for chunk in head:
-            for event in reply.add(chunk):
+    async def _events(self, answer: _Answer) -> AsyncGenerator[ModelEvent]:
+        size = 0
+        for event in answer.head:
+            yield event
+        while (chunk := await self._next(answer)) is not None:
+            for event in answer.reply.add(chunk):
+                size += _size_of(event)
                 yield event
-        while (chunk := await self._next(chunks, has_finished=reply.finish_reason is not None)) is not None:
-            for event in reply.add(chunk):
-                yield event
-        yield ReplyFinished(self._finished(chunks, reply))
-        if self._keeps_connections and chunks.is_done:
+            if size > LARGEST_REPLY:
+                raise ModelError(
+                    f"{self.provider} said more than {LARGEST_REPLY:,} characters without an end, and was stopped."
+                    " Prompt again, or limit its answers (options={'max_tokens': ...}).",
+                    limit=LARGEST_REPLY,
+                )
+        yield ReplyFinished(self._finished(answer))
+        if self._keeps_connections and answer.chunks.is_done:
             with suppress(httpx.HTTPError):  # the reply is whole; only the connection is lost
-                await chunks.drain(0.1)
+                await answer.chunks.drain(0.1)
 
-    async def _next(self, chunks: ChunkStream, *, has_finished: bool) -> Mapping[str, Any] | None:
+    async def _next(self, answer: _Answer) -> Mapping[str, Any] | None:
         times = self._timeouts
+        left = times.whole - answer.waited
+        has_finished = answer.has_finished
+        phase, seconds = (
+            ("after_finish", times.after_finish) if has_finished else ("between_events", times.between_events)
+        )
+        pinged = None if has_finished else max(seconds, times.first_event)
+        begun = anyio.current_time()
         try:
-            if has_finished:
-                return await chunks.next(times.after_finish)
-            return await chunks.next(times.between_events, pinged=max(times.between_events, times.first_event))
+            with anyio.move_on_after(left) as scope:
+                return await answer.chunks.next(seconds, pinged=pinged)
+            if scope.cancelled_caught:
+                phase, seconds = "whole", times.whole
+                raise TimeoutError
         except (httpx.HTTPError, TimeoutError, OSError) as error:
             if has_finished:
                 return None
-            raise self._broken(error, "in the middle of its answer") from error
+            raise self._broken(error, "in the middle of its answer", phase, seconds) from error
+        finally:
+            answer.waited += anyio.current_time() - begun
+        return None
 
-    def _finished(self, chunks: ChunkStream, reply: ReplyAssembler) -> AssistantMessage:
+    def _finished(self, answer: _Answer) -> AssistantMessage:
+        reply = answer.reply
         if (failure := reply.failure) is not None:
             raise ModelError(
                 f"{self.provider} gave up its answer ({self._redact(failure)}). Change the request, or try again.",
                 vendor_code=reply.finish_reason,
             )
-        if reply.finish_reason is None and (reply.is_empty or not chunks.is_done):
+        if not answer.has_finished and (reply.is_empty or not answer.chunks.is_done):
             what = "without saying anything" if reply.is_empty else "in the middle of the answer"
             raise ModelError(
                 f"{self.provider} ended the stream {what}: no finish reason, no [DONE]. Try again; some servers do this"
                 " when the request is too long for the model."
             )
-        return reply.message(provider=self.provider, model_id=self.model_id)
+        message = reply.message(provider=self.provider, model_id=self.model_id)
+        if answer.changes:
+            setattr(message, SENT_OPTIONS, dict(answer.changes))
+        return message
 
-    def _broken(self, error: Exception, when: str) -> ModelError:
-        where = f"{self.provider} at {self.base_url}"
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            what = f"{where} cannot be reached: {self._redact(str(error)) or type(error).__name__}."
-            advice = "Check the base URL, and that the server runs."
-        elif isinstance(error, TimeoutError | httpx.TimeoutException):
-            what = f"{where} fell silent {when}."
-            advice = "Try again, or allow more time (timeouts=)."
-        else:
-            what = f"The connection to {where} broke {when}: {self._redact(str(error)) or type(error).__name__}."
-            advice = "Try again."
-        may_pass = isinstance(error, httpx.TransportError) and not isinstance(
-            error, httpx.ReadTimeout | httpx.WriteTimeout | httpx.UnsupportedProtocol | httpx.LocalProtocolError
+    def _broken(self, error: Exception, when: str, phase: str, seconds: float) -> ModelError:
+        return broken_way(
+            error,
+            where=f"{self.provider} at {self.base_url}",
+            is_here=_is_this_machine(self._url.host),
+            when=when,
+            phase=phase,
+            seconds=seconds,
+            redact=self._redact,
         )
-        return ModelError(f"{what} {advice}", temporary=may_pass)
 
     async def _connected_client(self) -> httpx.AsyncClient:
         client = self._client.get()
@@ -281,6 +325,13 @@ class HttpChatModel(ABC):
             trust_env=not is_here,
             verify=not (is_here and self._url.scheme == "http"),
         )
+
+
+def _size_of(event: ModelEvent) -> int:
+    """Characters, and one for the event: a call without arguments counts as well."""
+    if isinstance(event, ReplyFinished):
+        return 0
+    return 1 + len(event.arguments_piece if isinstance(event, ToolCallDelta) else event.text)
 
 
 def _endpoint(api: ChatApi, base_url: str) -> httpx.URL:

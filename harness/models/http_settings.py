@@ -22,11 +22,14 @@ class Timeouts:
     but while they come, the next piece has as long as the first."""
     after_finish: float = 10.0
     """For the usage numbers, after the model said that it has finished; the reply counts without them."""
+    whole: float = 3600.0
+    """For all of an answer together: a model that never stops has to stop. Only waiting counts, not what its reader does
+    between two pieces; and each try has it anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """What is tried again: 429, 5xx, overload, and lost connections, as long as no piece of an answer has come.
+    """What is tried again: 429, 5xx, overload, and lost connections, as long as nothing has been said, thought or called.
 
     The wait doubles from ``first_delay`` seconds; a server's own ``Retry-After`` counts instead. Neither is ever longer
     than ``longest_delay`` seconds.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.models.payload_parts import (
@@ -14,6 +14,10 @@ from harness.models.payload_parts import (
     CallIds,
     Part,
     encode_json,
+    hidden_image,
+    image_type,
+    legal_name,
+    own_option,
     parts_of,
     sent_options,
     texts_of,
@@ -24,11 +28,20 @@ from storage.errors import ModelError
 from storage.messages import (
     AssistantMessage,
     ImageContent,
+    TextContent,
     ThinkingContent,
     ToolCall,
     ToolResultMessage,
     UserMessage,
 )
+
+INCLUDE_USAGE = "include_usage"
+RETURN_REASONING = "return_reasoning"
+IMAGES = "images"
+ALTERNATE_ROLES = "alternate_roles"
+
+Parts = Sequence[TextContent | ImageContent]
+Content = str | Parts | None
 
 _OURS = ("model", "messages", "tools", "stream", "stream_options")
 _USABLE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,40}")
@@ -39,21 +52,29 @@ def openai_payload(
     model_id: str,
     request: ModelRequest,
     *,
+    provider: str | None = None,
     defaults: Mapping[str, Any] | None = None,
-    include_usage: bool = True,
-    return_reasoning_to: str | None = None,
 ) -> bytes:
     """The body of the request, as compact UTF-8 JSON.
 
-    ``defaults`` are options that the request's own win over. ``return_reasoning_to`` is the provider that wants its
-    reasoning back (with the model named); None sends none. Lone surrogates become U+FFFD; blank text is left out.
+    ``defaults`` are options that the request's own win over. Four of them are not sent but shape the body:
+    ``include_usage`` (true unless given) asks for token counts, ``images`` (true) sends images rather than words that
+    stand for them, ``return_reasoning`` (false) sends reasoning back that this ``provider`` and model made, and
+    ``alternate_roles`` (false) makes one message of neighbours of one role. Lone surrogates become U+FFFD; blank text is
+    left out.
 
     Raises:
         ModelError: a message of a role that cannot be sent, an option that is not the caller's to set, a value that is
             no JSON.
     """
-    body: dict[str, Any] = {"model": model_id, "messages": list(_messages(model_id, request, return_reasoning_to))}
-    if not any(message["role"] != "system" for message in body["messages"]):
+    options = sent_options(defaults, request.options, _OURS)
+    include_usage = own_option(options, INCLUDE_USAGE, True)
+    wants_reasoning = (provider, model_id) if own_option(options, RETURN_REASONING, False) else None
+    messages = list(_messages(request, wants_reasoning, sees_images=own_option(options, IMAGES, True)))
+    if own_option(options, ALTERNATE_ROLES, False):
+        messages = _merged(messages)
+    body: dict[str, Any] = {"model": model_id, "messages": messages}
+    if not any(message["role"] != "system" for message in messages):
         raise ModelError(NOTHING_TO_SEND)
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
@@ -62,7 +83,7 @@ def openai_payload(
         body["stream_options"] = {"include_usage": True}
     if request.thinking_level not in (None, "off"):
         body["reasoning_effort"] = request.thinking_level
-    return encode_json({**body, **sent_options(defaults, request.options, _OURS)})
+    return encode_json({**body, **options})
 
 
 def _tool(tool: ToolSchema) -> Part:
@@ -70,10 +91,13 @@ def _tool(tool: ToolSchema) -> Part:
     return {"type": "function", "function": function}
 
 
-def _messages(model_id: str, request: ModelRequest, return_reasoning_to: str | None) -> Iterator[Part]:
+def _messages(
+    request: ModelRequest, wants_reasoning: tuple[str | None, str] | None, *, sees_images: bool
+) -> Iterator[Part]:
     if request.system_prompt and request.system_prompt.strip():
         yield {"role": "system", "content": request.system_prompt}
     ids = CallIds(_USABLE_ID)
+    offered = {tool.name for tool in request.tools}
     images: list[Part] = []
     for position, message in enumerate(request.messages):
         if images and not isinstance(message, ToolResultMessage):
@@ -81,27 +105,63 @@ def _messages(model_id: str, request: ModelRequest, return_reasoning_to: str | N
             images = []
         match message:
             case UserMessage():
-                yield {"role": "user", "content": _user_content(message)}
+                yield {"role": "user", "content": _user_content(_shown(message.content, sees_images))}
             case AssistantMessage():
-                wants_reasoning = return_reasoning_to == message.provider and model_id == message.model
-                if sent := _assistant(message, ids.of_calls(message.tool_calls), wants_reasoning):
+                is_wanted = wants_reasoning == (message.provider, message.model)
+                if sent := _assistant(message, ids.of_calls(message.tool_calls), offered, is_wanted):
                     yield sent
             case ToolResultMessage():
-                yield {"role": "tool", "tool_call_id": ids.of_result(message), "content": _result_text(message)}
-                images += [_image(part) for part in parts_of(message.content) if isinstance(part, ImageContent)]
+                parts = _shown(message.content, sees_images)
+                yield {"role": "tool", "tool_call_id": ids.of_result(message), "content": _result_text(parts)}
+                images += [_image(part) for part in parts if isinstance(part, ImageContent)]
             case _:
                 raise wrong_role(position, message)
     if images:
         yield _images_of_results(images)
 
 
+def _merged(messages: Sequence[Part]) -> list[Part]:
+    """The messages with the texts of neighbours made one, where both are the user's, or the model's without calls."""
+    merged: list[Part] = []
+    for message in messages:
+        before = merged[-1] if merged else None
+        is_same = before is not None and before["role"] == message["role"] in ("user", "assistant")
+        if (
+            before is None
+            or not is_same
+            or "tool_calls" in before
+            or not ("content" in before and "content" in message)
+        ):
+            merged.append(message)
+        else:
+            merged[-1] = {**before, **message, "content": _joined(before["content"], message["content"])}
+    return merged
+
+
+def _joined(first: str | list[Part], second: str | list[Part]) -> str | list[Part]:
+    if isinstance(first, str) and isinstance(second, str):
+        return f"{first}\n\n{second}"
+    lists = [[{"type": "text", "text": each}] if isinstance(each, str) else each for each in (first, second)]
+    return lists[0] + lists[1]
+
+
+def _shown(content: Content, sees_images: bool) -> Parts:
+    """The parts, with words for the images that the model cannot see."""
+    return [
+        TextContent(text=hidden_image(part))
+        if isinstance(part, ImageContent) and (not sees_images or image_type(part) is None)
+        else part
+        for part in parts_of(content)
+    ]
+
+
 def _image(part: ImageContent) -> Part:
-    return {"type": "image_url", "image_url": {"url": f"data:{part.mime_type};base64,{part.data}"}}
+    return {"type": "image_url", "image_url": {"url": f"data:{image_type(part)};base64,{part.data}"}}
 
 
-def _user_content(message: UserMessage) -> str | list[Part]:
+def _user_content(parts: Parts) -> str | list[Part]:
     sent: list[Part] = []
-    for part in parts_of(message.content):
+    for part in parts:
         if isinstance(part, ImageContent):
             sent.append(_image(part))
         elif part.text and part.text.strip():
@@ -112,8 +172,7 @@ def _user_content(message: UserMessage) -> str | list[Part]:
     return sent[0]["text"] if len(sent) == 1 and sent[0]["type"] == "text" else sent
 
 
-def _result_text(message: ToolResultMessage) -> str:
-    parts = parts_of(message.content)
+def _result_text(parts: Parts) -> str:
     texts = texts_of(parts)
     if not texts and any(isinstance(part, ImageContent) for part in parts):
         return "(an image, shown below)"
@@ -125,7 +184,7 @@ def _images_of_results(images: list[Part]) -> Part:
     return {"role": "user", "content": [{"type": "text", "text": IMAGES_OF_RESULTS}, *images]}
 
 
-def _assistant(message: AssistantMessage, call_ids: list[str], wants_reasoning: bool) -> Part | None:
+def _assistant(message: AssistantMessage, call_ids: list[str], offered: set[str], wants_reasoning: bool) -> Part | None:
     sent: Part = {"role": "assistant"}
     if text := "".join(texts_of(message.content or ())):
         # Absent rather than null beside calls: null is allowed, but one server in use fails on it.
@@ -137,7 +196,7 @@ def _assistant(message: AssistantMessage, call_ids: list[str], wants_reasoning: 
                 sent[field] = sent.get(field, "") + part.thinking
     if message.tool_calls:
         sent["tool_calls"] = [
-            {"id": wire_id, "type": "function", "function": _function(call)}
+            {"id": wire_id, "type": "function", "function": _function(call, offered)}
             for wire_id, call in zip(call_ids, message.tool_calls, strict=True)
         ]
     return sent if "content" in sent or "tool_calls" in sent else None
@@ -147,6 +206,7 @@ REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 """Where servers put a model's reasoning. The one that was used is kept as the thinking's signature."""
 
 
-def _function(call: ToolCall) -> Part:
+def _function(call: ToolCall, offered: set[str]) -> Part:
     # What was no JSON object is never sent as arguments: a server that parses them would refuse the whole history.
-    return {"name": call.name, "arguments": encode_json(call.arguments).decode()}
+    name = call.name if call.name in offered else legal_name(call.name)
+    return {"name": name, "arguments": encode_json(call.arguments).decode()}

@@ -19,6 +19,12 @@ NOTHING_TO_SEND = "There is nothing to send: the request has no messages. Append
 IMAGES_OF_RESULTS = "Images from the tool results above:"
 """Stands before images that a vendor's tool result cannot hold."""
 
+_IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_BEGINNINGS = {"/9j/": "image/jpeg", "iVBORw0KGgo": "image/png", "R0lGOD": "image/gif", "UklGR": "image/webp"}
+"""What the base64 of each begins with. A type that does not fit the bytes is refused."""
+
+_ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
+
 Part = dict[str, Any]
 
 
@@ -53,9 +59,39 @@ def sent_options(defaults: Mapping[str, Any] | None, options: Mapping[str, Any],
     return {name: both[name] for name in sorted(both)}
 
 
+def own_option(options: dict[str, Any], name: str, default: bool) -> bool:
+    """Take an option of ours out of those that are sent: a switch that shapes the body and has no place in it.
+
+    It stands among the vendor's options so that it is recorded with them, and a request can be rebuilt.
+
+    Raises:
+        ModelError: it is neither true nor false.
+    """
+    value = options.pop(name, default)
+    if not isinstance(value, bool):
+        raise ModelError(f"The option {name!r} is true or false, not {value!r:.100}; correct the model's options.")
+    return value
+
+
 def parts_of(content: str | Sequence[TextContent | ImageContent] | None) -> Sequence[TextContent | ImageContent]:
     """The content as parts, whichever way it was given."""
     return [TextContent(text=content)] if isinstance(content, str) else content or ()
+
+
+def legal_name(name: str) -> str:
+    """The name of a tool as it may be sent in a call: a model can call one by any name at all."""
+    return _ILLEGAL_IN_NAME.sub("_", name)[:64] or "_"
+
+
+def image_type(part: ImageContent) -> str | None:
+    """What the image is, by its bytes where they tell; None if no vendor takes it."""
+    kind = next((kind for start, kind in _BEGINNINGS.items() if part.data.startswith(start)), part.mime_type)
+    return kind if kind in _IMAGE_TYPES and part.data else None
+
+
+def hidden_image(part: ImageContent) -> str:
+    """What stands for an image that is not sent."""
+    return f"(an image that cannot be shown to this model: {part.mime_type or 'of no type'})"
 
 
 def texts_of(parts: Iterable[Any]) -> list[str]:

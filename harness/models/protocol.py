@@ -92,7 +92,8 @@ class HasOptions(Protocol):
     """**Protocol**: a model that sends options of its own with every request, below the request's.
 
     A harness records them in the request's header, so that a request can be rebuilt without knowing how the model was
-    made. They must be JSON.
+    made. They must be JSON. All that shapes the bytes belongs among them, switches of the model's own as well
+    (``prompt_caching``), which are not sent under their names; left out, each is as it usually is.
     """
 
     @property

@@ -7,10 +7,11 @@ import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
+from harness.models.overflow_sizes import overflow_sizes
 from storage.errors import ContextOverflowError, ModelError
 
 _OVERFLOW_CODES = re.compile(
@@ -37,14 +38,23 @@ _OVERLOADED_WORDS = re.compile(
 )
 _PAID_OUT_WORDS = re.compile(r"insufficient_quota|billing|payment|credit balance|insufficient balance", re.IGNORECASE)
 
-_STATUS_OF_KIND = {"api_error": 500, "timeout_error": 504, "rate_limit_error": 429, "overloaded_error": 529}
-"""What Anthropic's errors have for a status where they come with none, inside a stream."""
+_STATUS_OF_KIND = {
+    "api_error": 500,
+    "timeout_error": 504,
+    "rate_limit_error": 429,
+    "overloaded_error": 529,
+    "server_error": 500,
+    "internal_server_error": 500,
+    "rate_limit_exceeded": 429,
+    "service_unavailable": 503,
+}
+"""What errors of Anthropic and OpenAI have for a status where they come with none, inside a stream."""
 _TEMPORARY_STATUSES = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 _OVERFLOW_STATUSES = frozenset({None, 200, 400, 413, 422, 500})
 _LONGEST_EXCERPT = 600
 
 _ADVICE = {
-    400: "Correct the request; the same one will be refused again.",
+    400: "The same request will be refused again: correct it, or branch from before it.",
     401: "Check the API key.",
     402: "Check the account at the provider.",
     403: "Check the API key and what it may use.",
@@ -65,6 +75,8 @@ class Refusal:
     """All that tells its kind: code, type, message, the upstream's error inside a router's. Never an echoed prompt."""
     retry_after: float | None = None
     """Seconds the server asks for."""
+    members: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What stands beside the message, as the server sent it."""
 
     @property
     def is_overflow(self) -> bool:
@@ -87,10 +99,14 @@ class Refusal:
         return status in _TEMPORARY_STATUSES or bool(_OVERLOADED_WORDS.search(self.signs))
 
     def error(self, provider: str) -> ModelError:
-        """The exception for it. ``details`` holds ``status``, ``vendor_code``, ``retry_after`` and ``temporary``."""
+        """The exception for it. ``details`` holds ``status``, ``vendor_code``, ``retry_after`` and ``temporary``.
+
+        Where the request is too long, it holds ``tokens`` and ``context_window`` as well, if the server tells them.
+        """
         signs = ", ".join(sign for sign in (f"HTTP {self.status}" if self.status else "", self.code) if sign)
         told = self.message.strip()[:_LONGEST_EXCERPT].rstrip(".") or "no reason given"
         facts: dict[str, Any] = {
+            **(overflow_sizes(self.signs, self.members) if self.is_overflow else {}),
             "status": self.status,
             "vendor_code": self.code or None,
             "retry_after": self.retry_after,
@@ -99,7 +115,7 @@ class Refusal:
         if self.is_overflow:
             return ContextOverflowError(
                 f"{provider} says that the request is too long for the model ({signs}): {told}."
-                " Compact the session, or show less of it.",
+                " Compact the session, show less of it, or branch from before the message that is too long.",
                 **facts,
             )
         advice = _ADVICE.get(self.status or 0, "Try again later." if self.is_temporary else "")
@@ -122,7 +138,7 @@ def refusal_of(status: int | None, body: str, retry_after: float | None = None) 
     raw = members.get("metadata")
     upstream = _string(cast("Mapping[str, Any]", raw).get("raw")) if isinstance(raw, dict) else ""
     signs = " ".join((_string(code), _string(kind), message[:20_000], upstream[:20_000]))
-    return Refusal(status, _words(code, kind), message, signs, retry_after)
+    return Refusal(status, _words(code, kind), message, signs, retry_after, members)
 
 
 def _innermost(value: Any) -> Mapping[str, Any]:

@@ -77,7 +77,9 @@ class ScriptedModel:
         if self._enforce_window and self.context_window is not None and size > self.context_window:
             raise ContextOverflowError(
                 f"{self.provider} says that the request is too long for the model: {size} tokens, where"
-                f" {self.context_window} fit. Compact the session, or show less of it."
+                f" {self.context_window} fit. Compact the session, or show less of it.",
+                tokens=size,
+                context_window=self.context_window,
             )
         scripted = await self._next_reply(request)
         if isinstance(scripted, Exception):

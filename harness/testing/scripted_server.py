@@ -7,7 +7,9 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +26,7 @@ class HttpAnswer:
 
     ``body`` may be bytes, text, an object (sent as JSON), or a sequence of pieces, in which bytes and texts are sent as
     they are, objects as an event of the stream, and numbers are seconds to wait. With ``cut`` the connection is torn
-    after the last piece, in the middle of the body.
+    after the last piece, in the middle of the body; with the status 0 it is closed without a word.
 
     ```python
     HttpAnswer(429, {"error": {"message": "slow down"}}, {"Retry-After": "1"})
@@ -83,7 +85,9 @@ class ScriptedServer:
 
     ``usage`` counts tokens (a quarter of the bytes) when asked to (``stream_options``; Anthropic's protocol always asks),
     ``"always"`` or ``"never"``. A
-    request longer than ``context_window`` tokens gets ``overflow`` as its answer, and uses up none of the script.
+    request longer than ``context_window`` tokens gets ``overflow`` as its answer, and one that is more than
+    ``rate_limit`` allows (so many requests in so many seconds) a 429 with the seconds to wait; both use up none of the
+    script, and both stand in ``requests``. ``keys`` are the API keys that it takes; None takes any, and none.
     ``hang_ups`` counts the requests whose client went away before the answer was whole.
     """
 
@@ -95,6 +99,8 @@ class ScriptedServer:
         usage: Literal["asked", "always", "never"] = "asked",
         context_window: int | None = None,
         overflow: HttpAnswer | None = None,
+        rate_limit: tuple[int, float] | None = None,
+        keys: Collection[str] | None = None,
     ) -> None:
         self.requests: list[ReceivedRequest] = []
         self.hang_ups: int = 0
@@ -103,6 +109,10 @@ class ScriptedServer:
         self._usage = usage
         self._context_window = context_window
         self._overflow = overflow
+        self._rate_limit = rate_limit
+        self._taken: deque[float] = deque()
+        """When requests were taken that the rate limit still counts."""
+        self._keys = keys
         self._lock = threading.Condition()
         self._closing = threading.Event()
         self._failure: Exception | None = None
@@ -146,6 +156,11 @@ class ScriptedServer:
         with self._lock:
             self.requests.append(request)
             size = rough_tokens(request.raw)
+            if self._keys is not None and _key_of(request) not in self._keys:
+                return HttpAnswer(401, protocol.error("That is not one of the API keys.", "authentication_error"))
+            if (wait := self._wait()) > 0:
+                told = protocol.error("Too many requests.", "rate_limit_error")
+                return HttpAnswer(429, told, {"Retry-After": f"{wait:.3f}"})
             if self._context_window is not None and size > self._context_window:
                 return self._overflow or HttpAnswer(400, protocol.overflow(size, self._context_window))
             scripted = next(self._script, None)
@@ -176,6 +191,19 @@ class ScriptedServer:
             chunks.append(protocol.error(str(reply.error), code))
         return reply, chunks
 
+    def _wait(self) -> float:
+        """Seconds until the rate limit takes one more request; 0 takes this one."""
+        if self._rate_limit is None:
+            return 0
+        count, seconds = self._rate_limit
+        now = time.monotonic()
+        while self._taken and self._taken[0] <= now - seconds:
+            self._taken.popleft()
+        if len(self._taken) >= count:
+            return self._taken[0] + seconds - now
+        self._taken.append(now)
+        return 0
+
     def note_hang_up(self) -> None:
         """A client went away."""
         with self._lock:
@@ -195,6 +223,11 @@ class ScriptedServer:
                 return
             self._closing.wait(min(remaining, 0.02))
             remaining -= 0.02
+
+
+def _key_of(request: ReceivedRequest) -> str | None:
+    bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return bearer or request.headers.get("x-api-key")
 
 
 def _endless(function: Callable[[ReceivedRequest], Answer]) -> Iterator[ServerScript]:
@@ -265,6 +298,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _send(self, answer: HttpAnswer) -> None:
+        if answer.status == 0:
+            self.close_connection = True
+            return
         body = answer.body
         is_stream = not isinstance(body, bytes | str | Mapping)
         is_json = isinstance(body, Mapping)

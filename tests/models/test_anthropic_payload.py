@@ -26,8 +26,7 @@ from storage.messages import (
 from tests.models.anthropic_rules import refused
 from tests.models.asking import READ, asking, request_of
 from tests.models.asking_anthropic import body_of, call, called, claude, result, text, thought
-
-PNG = ImageContent(data="iVBORw0KGgoAAAA=", mime_type="image/png")
+from tests.models.histories import PNG, histories, is_sendable
 
 
 def user(content: Any = "Hello?") -> UserMessage:
@@ -286,37 +285,6 @@ def test_marks_for_the_cache() -> None:
     second = json.loads(claude().payload(ModelRequest("Be brief.", turns, [READ])))
     assert (marks(first), marks(second)) == (["system", "0.0", "2.1"], ["system", "2.1", "4.0"])
     assert b"cache_control" not in claude(prompt_caching=False).payload(ModelRequest("Be brief.", turns, [READ]))
-
-
-texts = st.sampled_from(["", " \n", "a", "b "])
-images = st.sampled_from([PNG, ImageContent(data="QUFB", mime_type="image/tiff")])
-contents = st.one_of(st.none(), texts, st.lists(st.one_of(st.builds(text, texts), images), max_size=3))
-thoughts = st.builds(thought, texts, st.sampled_from([None, "", "sig"]), redacted=st.sampled_from([None, True]))
-calls = st.builds(call, st.sampled_from(["", "c1", "c1", "c 2", "ü", "x" * 70]), st.sampled_from(["read", "", "a b"]))
-replies = st.lists(st.one_of(thoughts, st.builds(text, texts), calls), max_size=5)
-makers = st.sampled_from([("anthropic", "claude-opus-4-6"), ("openai", "gpt")])
-
-
-@st.composite
-def histories(draw: st.DrawFn) -> list[Message]:
-    """Any messages in an order that ``build_context`` can give: each call followed by its one result."""
-    messages: list[Message] = []
-    for _ in range(draw(st.integers(1, 5))):
-        if draw(st.booleans()):
-            messages.append(user(draw(contents)))
-        provider, model = draw(makers)
-        reply = AssistantMessage(content=draw(replies), provider=provider, model=model)
-        messages.append(reply)
-        for each in reply.tool_calls:
-            messages.append(result(each.id, draw(contents), is_error=draw(st.booleans())))
-    return messages
-
-
-def is_sendable(message: Message) -> bool:
-    """Whether there is anything in it to be sent: not in a reply of thoughts and blanks."""
-    if not isinstance(message, AssistantMessage):
-        return True
-    return bool(message.tool_calls or message.text.strip())
 
 
 @given(

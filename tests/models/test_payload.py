@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from harness.models import ModelRequest, OpenAIChatModel
+from harness.models import ModelRequest, OpenAIChatModel, ToolSchema
 from harness.models.openai_payload import EMPTY_MESSAGE, EMPTY_RESULT
 from storage.errors import ModelError
 from storage.messages import (
     AssistantMessage,
     CustomMessage,
     ImageContent,
+    Message,
     TextContent,
     ThinkingContent,
     ToolCall,
@@ -22,6 +26,8 @@ from storage.messages import (
     UserMessage,
 )
 from tests.models.asking import READ, asking, request_of
+from tests.models.histories import histories, is_sendable
+from tests.models.openai_rules import refused
 
 MODEL = OpenAIChatModel("m", base_url="http://127.0.0.1:1/v1", api_key="k")
 
@@ -162,6 +168,75 @@ def test_images_of_results_follow_the_last_result() -> None:
     assert sent[4]["content"][1]["image_url"]["url"].startswith("data:image/png;base64,")
 
 
+@pytest.mark.parametrize(
+    ("data", "told", "sent"),
+    [
+        ("/9j/4AAQ", "image/png", "image/jpeg"),
+        ("AAAA", "image/png", "image/png"),
+        ("PHN2Zz4=", "image/svg+xml", None),
+        ("AAAA", "application/pdf", None),
+        ("", "image/png", None),
+    ],
+)
+def test_the_type_of_an_image(data: str, told: str, sent: str | None) -> None:
+    """An image is sent as what its bytes are; what no vendor takes is told in words, in messages and in results."""
+    image = ImageContent(data=data, mime_type=told)
+    messages = body(
+        request_of(UserMessage(content=[image]), called(call("c1")), result("c1", [image]), UserMessage(content="b"))
+    )["messages"]
+    shown = json.dumps(messages)
+    assert shown.count(f"data:{sent};base64,{data}") == (2 if sent else 0)
+    assert ("cannot be shown" in shown) is (sent is None)
+
+
+def test_a_model_that_sees_nothing() -> None:
+    """With ``images=False`` words stand for every image, so that a history with images goes to a model of text alone."""
+    image = ImageContent(data="aGk=", mime_type="image/png")
+    request = request_of(
+        UserMessage(content=[TextContent(text="Look:"), image]), called(call("c1")), result("c1", [image])
+    )
+    blind = OpenAIChatModel("m", base_url="http://127.0.0.1:1/v1", api_key="k", images=False)
+    sent = body(request, blind)["messages"]
+    assert "image_url" not in json.dumps(sent)
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool"]
+    assert "image/png" in sent[2]["content"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"), [("read", "read"), ("my.tool", "my.tool"), ("functions.read", "functions_read"), ("", "_")]
+)
+def test_names_that_are_refused(name: str, sent: str) -> None:
+    """A model can call a tool by any name; what goes back is one that the API takes, or the name of a tool on offer."""
+    request = request_of(
+        UserMessage(content="a"),
+        called(ToolCall(id="c1", name=name, arguments={})),
+        result("c1"),
+        tools=[ToolSchema("my.tool", "", {})],
+    )
+    assert body(request)["messages"][1]["tool_calls"][0]["function"]["name"] == sent
+
+
+def test_roles_that_alternate() -> None:
+    """With ``alternate_roles`` neighbours are one message, their texts and images in order; calls and results stay."""
+    image = ImageContent(data="aGk=", mime_type="image/png")
+    request = request_of(
+        UserMessage(content="a"),
+        UserMessage(content="b"),
+        UserMessage(content=[image]),
+        called(text="x"),
+        called(call("c1"), text="y"),
+        result("c1", [image]),
+        UserMessage(content="c"),
+        options={"alternate_roles": True},
+    )
+    sent = body(request)["messages"]
+    assert [message["role"] for message in sent] == ["user", "assistant", "tool", "user"]
+    assert [part.get("text") for part in sent[0]["content"]] == ["a\n\nb", None]
+    assert sent[1]["content"] == "x\n\ny"
+    assert sent[1]["tool_calls"]
+    assert [part.get("text") for part in sent[3]["content"]][-1] == "c"
+
+
 def test_arguments_that_were_no_object_are_not_sent() -> None:
     """What a model sent as broken JSON goes back as an empty object, which no server refuses."""
     broken = ToolCall(id="c1", name="read", arguments={}, raw_arguments='{"path": "a')
@@ -249,3 +324,23 @@ def test_thinking_stays_home_unless_it_is_wanted() -> None:
 def test_thinking_level(level: str | None, sent: str | None) -> None:
     """A thinking level is sent as the reasoning effort; off and none are not sent."""
     assert body(asking(thinking_level=level)).get("reasoning_effort") == sent
+
+
+@given(histories(), st.booleans(), st.booleans(), st.booleans())
+def test_nothing_that_is_refused_goes_out(
+    messages: list[Message], has_tools: bool, images: bool, alternate: bool
+) -> None:
+    """Whatever the history, the vendor's own rules have nothing to say against the body; or there is nothing to send."""
+    options = {"images": images, "alternate_roles": alternate}
+    request = ModelRequest("Be brief.", messages, [READ] if has_tools else [], options)
+    if not any(is_sendable(message) for message in messages):
+        with pytest.raises(ModelError, match="nothing to send"):
+            MODEL.payload(request)
+        return
+    sent = body(request)
+    assert refused(sent) == []
+    if alternate:
+        roles = [message["role"] for message in sent["messages"]]
+        assert ("user", "user") not in set(pairwise(roles))
+    if not images:
+        assert "image_url" not in json.dumps(sent)

@@ -91,6 +91,45 @@ def test_not_too_long(status: int, body: Any) -> None:
     assert type(refusal.error("x")) is ModelError
 
 
+SIZES: list[tuple[Any, int | None, int | None]] = [
+    (OVERFLOWS[1][1], 3631, None),
+    (OVERFLOWS[2][1], 9, 4),
+    (OVERFLOWS[3][1], 9000, 8192),
+    (OVERFLOWS[4][1], 3000, 2048),
+    (OVERFLOWS[5][1], None, None),
+    (OVERFLOWS[10][1], 12, 10),
+    (OVERFLOWS[11][1], 5000, 4096),
+    (OVERFLOWS[12][1], 4, 3),
+    (OVERFLOWS[13][1], 537812, 131072),
+    (OVERFLOWS[14][1], None, 262144),
+    ({"type": "error", "error": {"message": "prompt is too long: 201,345 tokens > 200,000 maximum"}}, 201345, 200000),
+    (
+        {"error": {"message": "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000"}},
+        209573,
+        200000,
+    ),
+    (
+        {"error": {"type": "exceed_context_size_error", "message": "too big", "n_prompt_tokens": 3631, "n_ctx": 2048}},
+        3631,
+        2048,
+    ),
+    (
+        {"error": {"message": "This endpoint's maximum context length is 131072 tokens. You requested about 140000."}},
+        140000,
+        131072,
+    ),
+    # A pair in which the request would fit is none.
+    ({"error": {"message": "maximum context length is 9000 tokens, you requested 8000: exceeds"}}, None, None),
+]
+
+
+@pytest.mark.parametrize(("body", "tokens", "window"), SIZES)
+def test_the_sizes_that_are_told(body: Any, tokens: int | None, window: int | None) -> None:
+    """How long the request was and how long it may be stand in the details, where the server says so."""
+    details = refusal_of(400, json.dumps(body)).error("x").details
+    assert (details.get("tokens"), details.get("context_window")) == (tokens, window)
+
+
 @pytest.mark.parametrize(
     ("body", "code", "message"),
     [
@@ -127,6 +166,9 @@ def test_errors_without_words(body: str) -> None:
         (None, '{"error": {"code": 503, "message": "x"}}', True),
         (None, '{"error": {"code": 400, "message": "x"}}', False),
         (None, '{"error": {"message": "Server is busy"}}', True),
+        (None, '{"error": {"type": "server_error", "code": null, "message": "x"}}', True),
+        (None, '{"error": {"code": "rate_limit_exceeded", "message": "x"}}', True),
+        (None, '{"error": {"type": "invalid_request_error", "message": "x"}}', False),
         (501, "{}", False),
         (404, "{}", False),
         (429, '{"error": {"code": "insufficient_quota", "message": "x"}}', False),

@@ -15,7 +15,8 @@ import pytest
 from harness.models import OpenAIChatModel, RetryPolicy, TextDelta, Timeouts
 from harness.testing import HttpAnswer, Reply, ScriptedServer
 from storage.errors import ContextOverflowError, ModelError
-from tests.models.asking import asking, events, model_at, reply, stream_of
+from storage.messages import UserMessage
+from tests.models.asking import asking, events, model_at, reply, request_of, stream_of
 
 pytestmark = pytest.mark.anyio
 
@@ -122,14 +123,23 @@ async def test_no_server(unused_port: int) -> None:
     [
         (Timeouts(first_event=0.6), Reply("Yes.", delay=60), "before it answered"),
         (Timeouts(first_event=0.6), HttpAnswer(200, [": ping\n\n", 0.05] * 100), "before it answered"),
-        (Timeouts(between_events=0.3), Reply("Yes, I know.", pause=60), "in the middle"),
+        (
+            Timeouts(first_event=0.6, between_events=30),
+            HttpAnswer(200, [*stream_of({"role": "assistant", "content": ""}, finish=None, done=False), 60.0]),
+            "before it answered",
+        ),
+        (
+            Timeouts(between_events=0.3),
+            HttpAnswer(200, [*stream_of({"content": "Yes, "}, finish=None, done=False), 60.0]),
+            "in the middle",
+        ),
         (
             Timeouts(between_events=0.3),
             HttpAnswer(200, [*stream_of({"content": "x"}, finish=None, done=False)] + [": ping\n\n", 0.05] * 100),
             "in the middle",
         ),
     ],
-    ids=["before", "comments before", "between", "comments between"],
+    ids=["before", "comments before", "nothing said", "between", "comments between"],
 )
 async def test_each_phase_has_its_time(timeouts: Timeouts, answer: Any, words: str) -> None:
     """A server that falls silent, or sends keep-alive comments alone, is an error in time; it is not asked again."""
@@ -260,7 +270,30 @@ async def test_a_server_that_refuses_stream_options(status: int) -> None:
         assert (await reply(model)).text == "Yes."
         assert (await reply(model)).text == "Yes."
         assert model.payload(asking()) == before
-    assert ["stream_options" in request.body for request in server.requests] == [True, False, False]
+        again = await reply(model)
+        assert again.model_extra is not None
+        assert again.model_extra["sentOptions"] == {"include_usage": False}
+    assert ["stream_options" in request.body for request in server.requests] == [True, False, False, False]
+
+
+@pytest.mark.parametrize("status", [400, 500])
+async def test_a_server_that_wants_roles_to_alternate(status: int) -> None:
+    """A chat template that refuses two user messages in a row is asked with one, at once, and from then on."""
+
+    def strict(request: Any) -> Any:
+        roles = [message["role"] for message in request.messages]
+        if roles != ["user"]:
+            told = "Conversation roles must alternate user/assistant/user/assistant/..."
+            return HttpAnswer(status, {"error": {"message": told}})
+        return "Yes."
+
+    request = request_of(UserMessage(content="a"), UserMessage(content="b"))
+    with ScriptedServer(strict) as server:
+        model = model_at(server, retry=RetryPolicy(0))
+        for _ in range(2):
+            said = (await reply(model, request)).model_extra or {}
+            assert said["sentOptions"] == {"alternate_roles": True}
+    assert [len(request.messages) for request in server.requests] == [2, 1, 1]
 
 
 async def test_usage_that_is_not_wanted() -> None:

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from harness.models import AnthropicModel, OpenAIChatModel, RetryPolicy
 from harness.testing import HttpAnswer, Reply, ScriptedServer
+from storage.errors import ModelError
+from tests.models.asking import model_at, reply
 
 
 def post(server: ScriptedServer, body: Any = None) -> tuple[int, bytes]:
@@ -60,6 +63,35 @@ def test_status_headers_and_body() -> None:
         assert post(s) == (429, b'{"a": 1}')
         assert post(s) == (500, "ä".encode())
         assert post(s) == (200, b"\xff")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", [OpenAIChatModel, AnthropicModel])
+async def test_a_rate_limit(kind: type[OpenAIChatModel | AnthropicModel]) -> None:
+    """More requests than the limit allows get 429 and the seconds to wait, use up no reply, and come through later."""
+    with ScriptedServer(["One.", "Two."], rate_limit=(1, 0.3)) as server:
+        model = kind("m", base_url=server.base_url, api_key="any-key", retry=RetryPolicy(3, 60))
+        texts = [(await reply(model)).text for _ in range(2)]
+        assert len(server.requests) == 3
+    assert texts == ["One.", "Two."]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", [OpenAIChatModel, AnthropicModel])
+async def test_keys(kind: type[OpenAIChatModel | AnthropicModel]) -> None:
+    """A server with keys refuses others, in either protocol's header."""
+    with ScriptedServer(["Yes."], keys={"right-key"}) as server:
+        with pytest.raises(ModelError, match="HTTP 401"):
+            await reply(kind("m", base_url=server.base_url, api_key="wrong-key"))
+        assert (await reply(kind("m", base_url=server.base_url, api_key="right-key"))).text == "Yes."
+
+
+@pytest.mark.anyio
+async def test_a_connection_that_is_closed_without_a_word() -> None:
+    """Status 0 is no answer at all: a lost connection, which is tried again."""
+    with ScriptedServer([HttpAnswer(0), "Yes."]) as server:
+        assert (await reply(model_at(server))).text == "Yes."
+        assert len(server.requests) == 2
 
 
 def test_a_cut_body() -> None:

@@ -24,12 +24,17 @@ def message_of(raw: Json) -> Message:
     return _MESSAGE.validate_python(raw)
 
 
-async def grow(session: Session, steps: list[Step], *, together: bool = False) -> Recorded:
-    """Record every step through ``session``: awaited one by one, or all called before anything is awaited (R7)."""
-    recorded = Recorded()
+async def grow(
+    session: Session, steps: list[Step], *, together: bool = False, recorded: Recorded | None = None
+) -> Recorded:
+    """Record every step through ``session``: awaited one by one, or all called before anything is awaited (R7).
+
+    ``recorded``: what was recorded before, to go on from there.
+    """
+    recorded = recorded or Recorded()
     for step in steps:
         for raw in plan(step, recorded):
-            write = _append(session, raw)
+            write = append_raw(session, raw)
             recorded.accept({"id": write.entry_id, "parentId": recorded.leaf, **raw})
             if not together:
                 assert await write == write.entry_id
@@ -38,7 +43,8 @@ async def grow(session: Session, steps: list[Step], *, together: bool = False) -
     return recorded
 
 
-def _append(session: Session, raw: Json) -> Any:
+def append_raw(session: Session, raw: Json) -> Any:
+    """Record one raw entry by the method of ``Session`` that is meant for it."""
     if "parentId" in raw and raw["type"] not in ("leaf", "branch_summary"):
         return session.append_entry(entry_of(raw))
     match raw["type"]:

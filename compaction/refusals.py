@@ -1,0 +1,31 @@
+"""Why a compaction was refused: one error, with a word to match on in ``details["reason"]``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from storage.errors import CompactionError
+
+CompactionReason: TypeAlias = Literal[
+    "settings",
+    "does_not_fit",
+    "no_progress",
+    "summarizer_failed",
+    "timed_out",
+    "empty",
+    "cut_off",
+    "tool_call",
+    "too_long",
+    "not_smaller",
+]
+"""``details["reason"]`` of a ``CompactionError``.
+
+``settings`` that cannot work · what must be shown ``does_not_fit`` and nothing can be summarised · ``no_progress`` twice
+in a row · the summariser raised or said that it failed (``summarizer_failed``), ``timed_out``, or answered nothing
+(``empty``), a part (``cut_off``), a ``tool_call``, more than it may (``too_long``), no less than it got (``not_smaller``).
+"""
+
+
+def refusal(reason: CompactionReason, message: str, **details: Any) -> CompactionError:
+    """The error. ``details`` holds the sizes by name, in tokens; ``entry_id`` names the place."""
+    return CompactionError(message, reason=reason, **details)

@@ -1,0 +1,146 @@
+"""How far a context may grow, and how much of it is kept when it is compacted. Settings that cannot work are refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from compaction.refusals import refusal
+
+DEFAULT_CONTEXT_WINDOW: Final = 32_768
+"""The window of a model that does not say what it has. Too small costs an early summary, too large costs a request."""
+
+_LARGEST_RESERVE: Final = 4_096
+_LARGEST_SUMMARY: Final = 4_096
+_SUMMARY_SHARE: Final = 0.4
+_MOST_RATIO: Final = 0.95
+"""The estimate of what came since the provider's count may be low by a little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """When to compact, and down to what. Sizes are in tokens; all have defaults that work for any window.
+
+    *Usable* for messages is the window less system prompt, tools and ``reserve_tokens``. Raises ``CompactionError``
+    (``details["reason"]`` is ``settings``) for what can never work.
+    """
+
+    context_window: int | None = None
+    """What the model can take. None or 0: it is not known, and 32,768 is assumed."""
+    trigger_ratio: float = 0.8
+    """More than this part of what is usable is compacted."""
+    target_ratio: float = 0.3
+    """What is shown afterwards is at most this part of what is usable, as far as the newest unit lets it."""
+    keep_recent_turns: int = 10
+    """At most so many of the newest turns are kept whole, the running one included. ``target_ratio`` goes before it."""
+    reserve_tokens: int | None = None
+    """What is left of the window for the reply. None: a quarter of it, at most 4,096."""
+    max_summary_tokens: int | None = None
+    """How long a summary may be. None: two fifths of what is aimed for, at most 4,096."""
+    summarizer_window: int | None = None
+    """The window of the model that summarises. None: the same as ``context_window``."""
+    summary_timeout: float | None = 300.0
+    """Seconds that a summary may take. None: no limit."""
+    shorten_ratio: float | None = 0.6
+    """First old, large tool results are shortened; if that comes down to this part of what is usable, nothing is
+    summarised yet. Lower than ``trigger_ratio``, so that it lasts a while. None: never."""
+    shortened_chars: int = 2_000
+    """Characters that are left of a tool result that is shortened; 500 at least."""
+
+    def __post_init__(self) -> None:
+        numbers = {
+            "context_window": self.context_window,
+            "reserve_tokens": self.reserve_tokens,
+            "summarizer_window": self.summarizer_window,
+        }
+        for name, value in numbers.items():
+            if value is not None and value < 0:
+                raise refusal("settings", f"{name} is {value}; give a positive number, or None", **{name: value})
+        if self.reserve >= self.window:
+            raise refusal(
+                "settings",
+                f"the reserve for the reply ({self.reserve}) takes all of the context window ({self.window}); "
+                "lower reserve_tokens",
+                window=self.window,
+                reserve=self.reserve,
+            )
+        if not 0 < self.target_ratio < self.trigger_ratio <= _MOST_RATIO:
+            raise refusal(
+                "settings",
+                f"target_ratio is {self.target_ratio} and trigger_ratio {self.trigger_ratio}; the aim must be above 0 "
+                f"and below the trigger, and the trigger at most {_MOST_RATIO}",
+            )
+        if self.shorten_ratio is not None and not 0 < self.shorten_ratio < self.trigger_ratio:
+            raise refusal(
+                "settings",
+                f"shorten_ratio is {self.shorten_ratio} and trigger_ratio {self.trigger_ratio}; it must be above 0 and "
+                "below the trigger, or None",
+            )
+        if self.keep_recent_turns < 1:
+            raise refusal("settings", f"keep_recent_turns is {self.keep_recent_turns}; the newest turn is always kept")
+        if self.max_summary_tokens is not None and self.max_summary_tokens < 1:
+            raise refusal("settings", f"max_summary_tokens is {self.max_summary_tokens}; give a positive number")
+        if self.summary_timeout is not None and not self.summary_timeout > 0:
+            raise refusal("settings", f"summary_timeout is {self.summary_timeout}; give seconds, or None")
+        if self.shortened_chars < 500:
+            raise refusal("settings", f"shortened_chars is {self.shortened_chars}; give 500 or more")
+
+    @property
+    def window(self) -> int:
+        """The context window, or the one that is assumed."""
+        return self.context_window or DEFAULT_CONTEXT_WINDOW
+
+    @property
+    def reserve(self) -> int:
+        """What is left of the window for the reply."""
+        return min(_LARGEST_RESERVE, self.window // 4) if self.reserve_tokens is None else self.reserve_tokens
+
+    def check(self, system_tokens: int, tool_tokens: int) -> int:
+        """Tokens that are usable for messages beside this system prompt and these tools.
+
+        Raises ``CompactionError`` naming the four numbers if there are none, or not enough for the summary that
+        ``max_summary_tokens`` allows. To be called at start: no compaction can help later.
+        """
+        usable = self.window - system_tokens - tool_tokens - self.reserve
+        sizes = {"window": self.window, "system": system_tokens, "tools": tool_tokens, "reserve": self.reserve}
+        if usable <= 0:
+            raise refusal(
+                "settings",
+                f"nothing is left for messages: the context window is {self.window}, of which the system prompt takes "
+                f"{system_tokens}, the tools {tool_tokens} and the reserve for the reply {self.reserve}; use a model with "
+                "a larger window, fewer tools, a shorter prompt or a smaller reserve",
+                **sizes,
+            )
+        if self.max_summary_tokens is not None and self.max_summary_tokens >= usable * self.target_ratio:
+            raise refusal(
+                "settings",
+                f"a summary of {self.max_summary_tokens} tokens does not fit into the {int(usable * self.target_ratio)} "
+                f"that are aimed for: the context window is {self.window}, of which the system prompt takes "
+                f"{system_tokens}, the tools {tool_tokens} and the reserve for the reply {self.reserve}; lower "
+                "max_summary_tokens or raise target_ratio",
+                **sizes,
+            )
+        return usable
+
+    def trigger_tokens(self, usable: int) -> int:
+        """Messages of more tokens are compacted."""
+        return int(usable * self.trigger_ratio)
+
+    def target_tokens(self, usable: int) -> int:
+        """What the messages are to have afterwards, the summary and the working memory included."""
+        return int(usable * self.target_ratio)
+
+    def summary_tokens(self, usable: int) -> int:
+        """How long a summary may be."""
+        if self.max_summary_tokens is not None:
+            return self.max_summary_tokens
+        return max(1, min(_LARGEST_SUMMARY, int(self.target_tokens(usable) * _SUMMARY_SHARE)))
+
+    def after_overflow(self, tokens: int) -> Self:
+        """Settings for a model that refused a context of so many tokens as too long: its window is no larger than that.
+
+        ``reserve_tokens`` is as the smaller window wants it where the given one does not fit.
+        """
+        window = max(2, min(self.window, tokens))
+        fits = self.reserve_tokens is None or self.reserve_tokens < window
+        return replace(self, context_window=window, reserve_tokens=self.reserve_tokens if fits else None)
