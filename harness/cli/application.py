@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
-from harness.cli.failures import (
-    DONE,
-    FAILED,
-    READER_GONE,
-    WRONG_COMMAND,
-    CommandLineError,
-    exit_code,
-    message,
-    show_traceback,
-    single,
-)
+from harness.cli.changing_commands import delete, export, fork, import_, label, name, repair
+from harness.cli.failures import DONE, FAILED, WRONG_COMMAND, CommandLineError, message
+from harness.cli.looking_commands import context, sessions, show, tree, verify
+from harness.cli.options import JsonOption, MaxCharsOption, MaxTokensOption, RootOption
+from harness.cli.running import failed, run
 from harness.cli.screen import Screen, forget_stream, one_line, prepare_streams
-from harness.cli.shelf import ROOT_VARIABLE
 
 app: typer.Typer = typer.Typer(
     name="branchline",
@@ -34,27 +27,6 @@ app: typer.Typer = typer.Typer(
 
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 """The base of what the parser raises for a wrong command line. It has no public name in typer."""
-
-RootOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--root",
-        metavar="DIR",
-        envvar=ROOT_VARIABLE,
-        help="The folder that holds the sessions; by default in your user data folder.",
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
-MaxCharsOption = Annotated[
-    int | None, typer.Option("--max-chars", min=1, metavar="N", help="Show the model at most so many characters.")
-]
-MaxTokensOption = Annotated[
-    int | None, typer.Option("--max-tokens", min=1, metavar="N", help="Show the model at most so many tokens.")
-]
-SessionArgument = Annotated[
-    str,
-    typer.Argument(metavar="SESSION", help="A session's id, the beginning of one, 'last', or the path of its file."),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -110,6 +82,29 @@ def chat(
         typer.Option("--cwd", metavar="DIR", help="What the tools may read; else the current folder."),
     ] = None,
     no_tools: Annotated[bool, typer.Option("--no-tools", help="Offer the model no tools.")] = False,
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write", "-w", help="Offer tools that write files and run commands, too; you are asked each time."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", "-y", help="Let --write tools do it without asking. Needed where nobody can be asked."),
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="The system prompt, in place of ours.")
+    ] = None,
+    thinking: Annotated[
+        str | None,
+        typer.Option("--thinking", metavar="LEVEL", help="How much it thinks: off, minimal, low, medium or high."),
+    ] = None,
+    show_thinking: Annotated[
+        bool, typer.Option("--show-thinking", help="Show what it thinks, as far as it says so, on standard error.")
+    ] = False,
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", min=1, metavar="N", help="At most so many requests for one prompt.")
+    ] = None,
     max_chars: MaxCharsOption = None,
     max_tokens: MaxTokensOption = None,
     root: RootOption = None,
@@ -134,92 +129,24 @@ def chat(
             model_file=model_file,
             cwd=cwd,
             tools=not no_tools,
+            write=write,
+            yes=yes,
+            system=system,
+            thinking=thinking,
+            show_thinking=show_thinking,
+            max_steps=max_steps,
             max_chars=max_chars,
             max_tokens=max_tokens,
             root=root,
         )
         return run_chat(screen, options)
 
-    return _run(command, as_json=as_json)
+    return run(command, as_json=as_json)
 
 
-@app.command()
-def sessions(
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Read each session whole: count its entries, and find damage anywhere in it.")
-    ] = False,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """List the sessions, the one used last first; damaged ones are marked."""
-
-    def command(screen: Screen) -> int:
-        from harness.cli.sessions import run_sessions
-
-        return run_sessions(screen, root=root, deep=deep)
-
-    return _run(command, as_json=as_json)
-
-
-@app.command()
-def tree(
-    session: SessionArgument = "last",
-    everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Draw the bookkeeping as well: turns, labels, settings.")
-    ] = False,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Draw a session's tree; the path that the conversation is on goes straight down the left side."""
-
-    def command(screen: Screen) -> int:
-        from harness.cli.tree import run_tree
-
-        return run_tree(screen, session, root=root, everything=everything)
-
-    return _run(command, as_json=as_json)
-
-
-@app.command()
-def context(
-    session: SessionArgument = "last",
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="ENTRY", help="As if one went on from this entry or label.")
-    ] = None,
-    max_chars: MaxCharsOption = None,
-    max_tokens: MaxTokensOption = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Show what the model would be shown: each message, its size, and what is left out."""
-
-    def command(screen: Screen) -> int:
-        from harness.cli.context import run_context
-
-        return run_context(screen, session, at=at, max_chars=max_chars, max_tokens=max_tokens, root=root)
-
-    return _run(command, as_json=as_json)
-
-
-@app.command()
-def verify(
-    session: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="SESSION", help="An id, the beginning of one, 'last', or the path of a file; without it, all."
-        ),
-    ] = None,
-    root: RootOption = None,
-    as_json: JsonOption = False,
-) -> int:
-    """Read a session, or all, from end to end and say what is wrong. Changes nothing."""
-
-    def command(screen: Screen) -> int:
-        from harness.cli.verify import run_verify
-
-        return run_verify(screen, session, root=root)
-
-    return _run(command, as_json=as_json)
+for _command in (sessions, tree, show, context, verify, fork, label, name, repair, delete, export):
+    app.command()(_command)
+app.command("import")(import_)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -239,38 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         forget_stream(1)
         return leaving.code if isinstance(leaving.code, int) else FAILED
     except OSError as error:
-        return _failed(Screen(), error)
+        return failed(Screen(), error)
     return code if isinstance(code, int) else DONE
-
-
-def _run(command: Callable[[Screen], int], *, as_json: bool) -> int:
-    """Run one command; whatever it raises becomes one line and an exit code here, and nowhere else."""
-    screen = Screen(as_json=as_json)
-    try:
-        code = command(screen)
-        screen.flush()
-    except (SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:  # noqa: BLE001 - nothing is swallowed: it is told, and it is the exit code
-        return _failed(screen, error)
-    return code
-
-
-def _failed(screen: Screen, error: BaseException) -> int:
-    cause = single(error)
-    code = exit_code(cause)
-    show_traceback(error)
-    if code == READER_GONE:
-        forget_stream(1)
-        return code
-    try:
-        screen.flush()
-    except OSError:
-        forget_stream(1)
-    if code <= WRONG_COMMAND:
-        screen.fail(message(cause))
-        screen.notes(f"  {hint}" for hint in getattr(cause, "hints", ()))
-    return code
 
 
 def _usage(error: BaseException) -> int:

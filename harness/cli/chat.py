@@ -6,34 +6,30 @@ gets the signals. So a slow terminal or pipe never holds up the loop, and Ctrl-C
 
 from __future__ import annotations
 
-import os
-import shlex
 import signal
 import sys
 import threading
-from collections.abc import Generator
-from concurrent.futures import wait
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from types import FrameType
-from typing import Any
 
-import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from harness.cli.conversation import Conversation, ConversationSettings
-from harness.cli.failures import DONE, INTERRUPTED, CommandLineError, Terminated, message
+from harness.cli.conversation import Conversation
+from harness.cli.conversation_settings import ConversationSettings
+from harness.cli.failures import DONE, CommandLineError, Terminated, message
+from harness.cli.hints import command_for
+from harness.cli.live_turn import LiveTurns
 from harness.cli.plain_text import given_text
+from harness.cli.prompt_loop import Prompts, prompts_from_terminal
 from harness.cli.screen import Screen
-from harness.cli.shelf import ROOT_VARIABLE, Place, expanded, find_file, find_session, places_in, sessions_root
-from harness.cli.turn_screen import TurnScreen
-from harness.events import AgentEvent
-from storage.errors import BudgetError, ModelError
+from harness.cli.shelf import Place, expanded, find_file, find_session, sessions_root
+from harness.cli.slash_commands import LEVELS, as_prompt, choices, is_command, run_command
+from storage.errors import BranchlineError, BudgetError, ModelError
 
-_PATIENCE_SECONDS = 0.5
-"""A stop that takes longer is told, and how to leave without waiting."""
+_STOPPED = "stopped; the turn is recorded as cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +45,12 @@ class ChatOptions:
     model_file: Path | None
     cwd: Path | None
     tools: bool
+    write: bool
+    yes: bool
+    system: str | None
+    thinking: str | None
+    show_thinking: bool
+    max_steps: int | None
     max_chars: int | None
     max_tokens: int | None
     root: Path | None
@@ -56,43 +58,161 @@ class ChatOptions:
 
 def run_chat(screen: Screen, options: ChatOptions) -> int:
     """Have the conversation that the options ask for; returns the exit code."""
-    root = sessions_root(options.root)
-    place = _existing_place(options, root)
-    if options.at is not None and place is None:
-        raise CommandLineError("--at names an entry of a session: give the session with --session or --file")
-    new_file = expanded(options.file) if options.file is not None else None
-    settings = ConversationSettings(
-        place=place,
-        root=root,
-        new_file=new_file,
-        at=given_text(options.at) if options.at is not None else None,
-        model=options.model,
-        base_url=options.base_url,
-        model_file=expanded(options.model_file) if options.model_file is not None else None,
-        cwd=_working_folder(options.cwd),
-        tools=options.tools,
-        max_chars=options.max_chars,
-        max_tokens=options.max_tokens,
-    )
+    settings = _settings(screen, options)
     prompt = _prompt(options, screen)
     conversation = Conversation(settings)
     with _terminated_by_signal(), start_blocking_portal("asyncio") as portal:
         try:
             with portal.wrap_async_context_manager(conversation):
-                screen.notes(conversation.remarks)
-                if prompt is None:
-                    _loop(screen, portal, conversation)
-                else:
-                    _take_turn(screen, portal, conversation, prompt)
+                prompts = None
+                if prompt is None or (settings.can_ask and settings.write and not settings.approve_all):
+                    prompts = prompts_from_terminal(screen, lambda: portal.call(choices, conversation))
+                turns = LiveTurns(
+                    screen, portal, conversation, prompts, steering=prompt is None, thinking=options.show_thinking
+                )
+                _Chat(screen, portal, conversation, turns, options.root).have(prompt, prompts)
         except (ModelError, BudgetError):
             # The question is on record; whoever asks again may not want it there.
             if conversation.asked_from is not None:
                 screen.note(f"to leave this question out, go on with --at {conversation.asked_from}")
             raise
         finally:
-            if conversation.began:
-                screen.note(_how_to_go_on(conversation, options, root))
+            if conversation.began and conversation.place is not None:
+                hint = command_for("chat", conversation.place, root=options.root)
+                screen.note(f"session {conversation.place.name}; go on with: {hint}")
     return DONE
+
+
+class _Chat:
+    """What is said in one conversation, from its beginning to its end."""
+
+    def __init__(
+        self, screen: Screen, portal: BlockingPortal, conversation: Conversation, turns: LiveTurns, root: Path | None
+    ) -> None:
+        """``root`` is what was given with ``--root``."""
+        self._screen = screen
+        self._root = root
+        self._portal = portal
+        self._conversation = conversation
+        self._turns = turns
+
+    def have(self, prompt: str | None, prompts: Prompts | None) -> None:
+        """Ask ``prompt``, or else what ``prompts`` give until there are no more."""
+        self._tell_remarks()
+        if prompt is not None or prompts is None:
+            if self._waits():
+                self._turns.resume()
+            self._turns.ask(prompt or "")
+            return
+        self._screen.note(f"{self._conversation.model_name}; Ctrl-C stops an answer, Ctrl-D leaves, /help helps")
+        if self._waits():
+            self._survives(self._turns.resume)
+        for text in self._typed(prompts):
+            if is_command(text):
+                if self._survives(lambda text=text: self._command(text), "stopped"):
+                    return
+            else:
+                self._survives(lambda text=text: self._turns.ask(as_prompt(text)))
+
+    def _typed(self, prompts: Prompts) -> Iterator[str]:
+        """What is typed, until Ctrl-D; what came too late for a turn is asked next."""
+        while True:
+            while self._turns.too_late:
+                text = self._turns.too_late.pop(0)
+                self._screen.note(f"asking now: {text}")
+                yield text
+            given_back, self._turns.taken_back = "\n".join(self._turns.taken_back), []
+            text = prompts.ask(given_back)
+            if text is None:
+                return
+            if text.strip():
+                yield text
+
+    def _survives(self, step: Callable[[], bool | None], stopped: str = _STOPPED) -> bool:
+        """Take a step; that it failed or was stopped is told, and is not the end of the conversation. Its answer."""
+        try:
+            return bool(step())
+        except KeyboardInterrupt:
+            self._screen.note(stopped)
+        except (ModelError, BudgetError) as error:
+            self._screen.fail(message(error))
+            if self._conversation.asked_from is not None:
+                self._screen.note(f"to leave this question out: /branch {self._conversation.asked_from}")
+        except BranchlineError as error:
+            self._screen.fail(message(error))
+            self._screen.notes(f"  {hint}" for hint in getattr(error, "hints", ()))
+        return False
+
+    def _command(self, text: str) -> bool:
+        """Do what a slash command says; whether the person leaves."""
+        running = self._portal.start_task_soon(run_command, self._conversation, text, self._screen.can_draw_asides)
+        try:
+            answer = running.result()
+        except BaseException:
+            running.cancel()
+            raise
+        for line in answer.lines:
+            self._screen.tell(line)
+        for remark in answer.remarks:
+            self._screen.note(remark)
+        self._tell_remarks()
+        if not answer.leaves and self._waits():
+            self._survives(self._turns.resume)
+        return answer.leaves
+
+    def _waits(self) -> bool:
+        """Whether a turn waits for a person. Raises ``CommandLineError`` where it waits for what is not offered."""
+        waiting = self._portal.call(self._conversation.waiting_calls)
+        if not waiting:
+            return False
+        names = ", ".join(waiting)
+        missing = [name for name in waiting if name not in self._conversation.tool_names]
+        if missing:
+            place = self._conversation.place
+            ways = [command_for("chat", place, "--write", root=self._root)] if place is not None else []
+            raise CommandLineError(
+                f"the last turn waits for your approval of {names}, which is not offered now; go on with --write to be "
+                "asked, or with --at ENTRY from somewhere else",
+                hints=ways,
+            )
+        self._screen.note(f"the last turn waits for your approval of {names}; it goes on with that")
+        return True
+
+    def _tell_remarks(self) -> None:
+        self._screen.notes(self._conversation.remarks)
+        self._conversation.remarks.clear()
+
+
+def _settings(screen: Screen, options: ChatOptions) -> ConversationSettings:
+    root = sessions_root(options.root)
+    place = _existing_place(options, root)
+    if options.at is not None and place is None:
+        raise CommandLineError("--at names an entry of a session: give the session with --session or --file")
+    if options.write and not options.tools:
+        raise CommandLineError("--write offers tools, and --no-tools none: give one of them")
+    if options.yes and not options.write:
+        raise CommandLineError("--yes approves what --write offers: give both, or neither")
+    if options.thinking is not None and options.thinking not in LEVELS:
+        raise CommandLineError(f"--thinking {options.thinking:.40} is no level; give one of {', '.join(LEVELS)}")
+    return ConversationSettings(
+        place=place,
+        root=root,
+        new_file=expanded(options.file) if options.file is not None else None,
+        at=given_text(options.at) if options.at is not None else None,
+        model=options.model,
+        base_url=options.base_url,
+        model_file=expanded(options.model_file) if options.model_file is not None else None,
+        cwd=_working_folder(options.cwd),
+        tools=options.tools,
+        write=options.write,
+        approve_all=options.yes,
+        can_ask=screen.can_ask and not screen.as_json,
+        system=given_text(options.system) if options.system is not None else None,
+        thinking_level=options.thinking,
+        max_steps=options.max_steps,
+        max_chars=options.max_chars,
+        max_tokens=options.max_tokens,
+    )
 
 
 def _existing_place(options: ChatOptions, root: Path) -> Place | None:
@@ -132,53 +252,6 @@ def _prompt(options: ChatOptions, screen: Screen) -> str | None:
     return text
 
 
-def _loop(screen: Screen, portal: BlockingPortal, conversation: Conversation) -> None:
-    """Ask for prompts until the end of input. Ctrl-C stops an answer; at an empty prompt it leaves."""
-    from harness.cli.prompt_loop import prompts_from_terminal
-
-    screen.note(f"{conversation.model_name}; Ctrl-C stops an answer, Ctrl-D leaves")
-    for prompt in prompts_from_terminal():
-        try:
-            _take_turn(screen, portal, conversation, prompt)
-        except KeyboardInterrupt:
-            screen.note("stopped; the turn is recorded as cancelled")
-        except (ModelError, BudgetError) as error:
-            screen.fail(message(error))
-
-
-def _take_turn(screen: Screen, portal: BlockingPortal, conversation: Conversation, prompt: str) -> None:
-    """One prompt and all that follows, shown as it comes.
-
-    Whatever stops it here (Ctrl-C, a signal, a reader that went away), the turn is cancelled and its end recorded
-    before that goes on up. A second Ctrl-C leaves at once; the record is whole at every moment.
-    """
-    happened: SimpleQueue[AgentEvent | None] = SimpleQueue()
-    scope = portal.call(anyio.CancelScope)
-    turn = portal.start_task_soon(conversation.ask, prompt, happened.put, scope)
-    turn_screen = TurnScreen(screen, lambda: _session_facts(conversation))
-    try:
-        while (event := happened.get()) is not None:
-            turn_screen.show(event)
-        turn.result()
-    except BaseException:
-        try:
-            portal.call(scope.cancel)
-            turn_screen.abandon()
-            if not wait([turn], timeout=_PATIENCE_SECONDS).done:
-                screen.note("stopping; Ctrl-C again leaves at once")
-                turn.exception()
-        except KeyboardInterrupt:
-            screen.note("left at once; the next 'chat' with this session records that the turn was interrupted")
-            os._exit(INTERRUPTED)
-        raise
-    turn_screen.finish()
-
-
-def _session_facts(conversation: Conversation) -> dict[str, Any]:
-    path = str(conversation.place.path.absolute()) if conversation.place is not None else None
-    return {"type": "session", "id": conversation.session_id, "path": path}
-
-
 @contextmanager
 def _terminated_by_signal() -> Generator[None]:
     """SIGTERM and SIGHUP raise ``Terminated`` in the main thread, so that a turn's end is recorded."""
@@ -201,26 +274,3 @@ def _terminated_by_signal() -> Generator[None]:
 def _is_default(number: int) -> bool:
     """Whether a signal would end the process (``nohup`` has SIGHUP ignored, and means it)."""
     return signal.getsignal(number) is signal.SIG_DFL
-
-
-def _how_to_go_on(conversation: Conversation, options: ChatOptions, root: Path) -> str:
-    place = conversation.place
-    if place is None:
-        return ""
-    words = ["branchline", "chat"]
-    if options.file is not None:
-        words += ["--file", str(options.file)]
-    else:
-        words += ["--session", _shortest(place.name, [each.name for each in places_in(root)])]
-    if options.root is not None and str(options.root) != os.environ.get(ROOT_VARIABLE):
-        words += ["--root", str(options.root)]
-    return f"session {place.name}; go on with: {shlex.join(words)}"
-
-
-def _shortest(name: str, names: list[str], least: int = 8) -> str:
-    """The shortest beginning of ``name`` that no other name has."""
-    others = [each for each in names if each != name]
-    for length in range(least, len(name)):
-        if not any(each.startswith(name[:length]) for each in others):
-            return name[:length]
-    return name

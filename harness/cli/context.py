@@ -19,6 +19,7 @@ from harness.cli.reading import named_entry, open_to_read, told
 from harness.cli.screen import Screen
 from harness.cli.shelf import Place, find_session_or_file, sessions_root
 from harness.context import SessionContext
+from harness.session import Session
 from storage.entries import Entry, RequestHeaderEntry
 from storage.protocols import SessionWarning
 
@@ -45,26 +46,34 @@ async def _look(
 ) -> tuple[ContextFacts, list[str], list[SessionWarning]]:
     async with open_to_read(place) as session:
         leaf_id = session.leaf_id if at is None else await named_entry(session, at)
-        context = await session.build_context(leaf_id=leaf_id, max_chars=max_chars, max_tokens=max_tokens)
-        whole = context
-        if max_chars is not None or max_tokens is not None:
-            whole = await session.build_context(leaf_id=leaf_id)
-        path = await session.branch(leaf_id) if leaf_id is not None else []
-        facts = ContextFacts(
-            session=session.id,
-            leaf=leaf_id,
-            model=_model_of(context),
-            thinking_level=context.thinking_level,
-            tools=context.active_tools if context.active_tools is not None else _offered(path),
-            system_prompt=preview(context.system_prompt, 4 * TEXT_LENGTH) if context.system_prompt else None,
-            shown=[*_shown(context)],
-            left_out=[*left_out(path, context, whole)],
-            chars=context.chars,
-            tokens=context.tokens,
-            max_chars=max_chars,
-            max_tokens=max_tokens,
-        )
-        return facts, [entry.id for entry in path], [*session.warnings, *context.warnings]
+        facts, path_ids, warnings = await context_facts(session, leaf_id, max_chars, max_tokens)
+        return facts, path_ids, [*session.warnings, *warnings]
+
+
+async def context_facts(
+    session: Session, leaf_id: str | None, max_chars: int | None, max_tokens: int | None
+) -> tuple[ContextFacts, list[str], list[SessionWarning]]:
+    """What the model would be shown at ``leaf_id``, the ids of its path, and what was noticed while it was built."""
+    context = await session.build_context(leaf_id=leaf_id, max_chars=max_chars, max_tokens=max_tokens)
+    whole = context
+    if max_chars is not None or max_tokens is not None:
+        whole = await session.build_context(leaf_id=leaf_id)
+    path = await session.branch(leaf_id) if leaf_id is not None else []
+    facts = ContextFacts(
+        session=session.id,
+        leaf=leaf_id,
+        model=_model_of(context),
+        thinking_level=context.thinking_level,
+        tools=context.active_tools if context.active_tools is not None else _offered(path),
+        system_prompt=preview(context.system_prompt, 4 * TEXT_LENGTH) if context.system_prompt else None,
+        shown=[*_shown(context)],
+        left_out=[*left_out(path, context, whole)],
+        chars=context.chars,
+        tokens=context.tokens,
+        max_chars=max_chars,
+        max_tokens=max_tokens,
+    )
+    return facts, [entry.id for entry in path], [*context.warnings]
 
 
 def left_out(path: Iterable[Entry], context: SessionContext, whole: SessionContext) -> Iterable[LeftOut]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -13,48 +12,31 @@ import anyio
 
 from compaction.state import ModelChoice
 from harness.agent import AgentHarness
+from harness.approvals import ApprovalRequest, Decision
+from harness.cli.approval_question import ApprovalQuestion
+from harness.cli.conversation_settings import ConversationSettings
 from harness.cli.failures import naming
 from harness.cli.model_choice import choose_model
-from harness.cli.plain_text import given_text
+from harness.cli.plain_text import preview
 from harness.cli.reading import all_entries, named_entry, open_to_read, storage_at, told
 from harness.cli.shelf import Place
 from harness.events import AgentEvent
 from harness.models.protocol import ChatModel
 from harness.session import Session
-from harness.settings import AgentSettings
-from harness.tools import workspace_tools
+from harness.suspension import suspended_turn
+from harness.turn_stream import TurnStream
 from storage.errors import ReadOnlySessionError, StorageError
 from storage.jsonl import JsonlStorage
 from storage.jsonl_repository import JsonlRepository
 
-SYSTEM_PROMPT: Final = "You are a helpful assistant. Answer briefly and exactly."
-WITH_TOOLS: Final = " With your tools you can read the files below the folder {cwd}; look there before you guess."
+NOBODY_TO_ASK: Final = "there is nobody to ask; go on without it, and say what you would have done"
+"""What the model is told where it may not do something and no person is there to say so."""
 
 T = TypeVar("T")
 
-Tell = Callable[[AgentEvent | None], None]
-"""Takes each event of a turn, and ``None`` when there are no more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationSettings:
-    """What to talk to, and where to keep it.
-
-    ``place`` is the session to go on with; without one a session begins with the first prompt, in ``new_file`` or else
-    under a new id in ``root``. ``at`` is the entry (or label) to branch from.
-    """
-
-    place: Place | None
-    root: Path
-    new_file: Path | None
-    at: str | None
-    model: str | None
-    base_url: str | None
-    model_file: Path | None
-    cwd: Path
-    tools: bool
-    max_chars: int | None
-    max_tokens: int | None
+Told = AgentEvent | ApprovalQuestion | None
+Tell = Callable[[Told], None]
+"""Takes each event of a turn, each question about a call, and ``None`` when there are no more."""
 
 
 class Conversation:
@@ -65,24 +47,37 @@ class Conversation:
     """
 
     def __init__(self, settings: ConversationSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._stack = AsyncExitStack()
+        self._session_stack = AsyncExitStack()
         self._session: Session | None = None
         self._harness: AgentHarness | None = None
         self._model: ChatModel | None = None
         self._created = False
-        self._asked = False
-        self._cwd = given_text(str(settings.cwd))
+        self._thinking_level = settings.thinking_level
+        self._active_tools: list[str] | None = None
+        self._approved_tools: set[str] = set()
+        self._tell: Tell = lambda _: None
+        self._scope: anyio.CancelScope | None = None
         self.asked_from: str | None = None
         """The leaf that the last prompt was asked from; ``None`` at the beginning of a session."""
         self.place = settings.place
+        self.used = False
+        """Whether something was asked, or changed, in the session."""
         self.remarks: list[str] = []
         """What to tell the person before the first turn: repairs and warnings."""
+
+    # --- what it is
 
     @property
     def model_name(self) -> str:
         """Provider and model."""
         return f"{self._model.provider}/{self._model.model_id}" if self._model is not None else ""
+
+    @property
+    def session(self) -> Session | None:
+        """The session, once there is one."""
+        return self._session
 
     @property
     def session_id(self) -> str:
@@ -91,11 +86,30 @@ class Conversation:
 
     @property
     def began(self) -> bool:
-        """Whether there is a session that something was said in."""
-        return self._asked and self.place is not None
+        """Whether there is a session, and something was done in it."""
+        return self.used and self.place is not None
+
+    @property
+    def thinking_level(self) -> str | None:
+        """How much the model is asked to think; ``None``: nothing was said about it."""
+        return self._harness.thinking_level if self._harness is not None else self._thinking_level
+
+    @property
+    def tool_names(self) -> list[str]:
+        """All tools that can be offered."""
+        return [tool.name for tool in self.settings.offered_tools()]
+
+    @property
+    def active_tools(self) -> list[str]:
+        """The tools that are offered."""
+        if self._harness is not None:
+            return list(self._harness.active_tools)
+        return self.tool_names if self._active_tools is None else self._active_tools
+
+    # --- from its beginning to its end
 
     async def __aenter__(self) -> Self:
-        settings = self._settings
+        settings = self.settings
         recorded = None
         if settings.place is not None and settings.model is None and settings.model_file is None:
             async with open_to_read(settings.place) as session:
@@ -104,12 +118,10 @@ class Conversation:
             name=settings.model, base_url=settings.base_url, model_file=settings.model_file, recorded=recorded
         )
         async with AsyncExitStack() as stack:
-            stack.push_async_callback(self._model.aclose)
+            stack.push_async_callback(self._close_model)
+            stack.push_async_callback(self._close_session)
             if settings.place is not None:
-                with naming(settings.place.path):
-                    self._session = await self._open(settings.place, stack)
-                    self._harness = await self._begin(self._session, self._model, stack)
-                    await self._branch(self._session)
+                await self._go_on(settings.place, settings.at)
             self._stack = stack.pop_all()
         return self
 
@@ -122,25 +134,146 @@ class Conversation:
                 self.place = None
                 await self._session.delete()
 
-    async def ask(self, prompt: str, tell: Tell, scope: anyio.CancelScope) -> None:
+    async def switch_to(self, place: Place) -> None:
+        """Close the session, and go on with the one at ``place``; where that fails, with the old one again."""
+        before = self.place
+        await self._close_session()
+        try:
+            await self._go_on(place, None)
+        except BaseException:
+            if before is not None:
+                with anyio.CancelScope(shield=True):
+                    await self._go_on(before, None)
+            raise
+        self._created = False
+        self.place = place
+
+    # --- turns
+
+    async def ask(self, prompt: str, tell: Tell) -> None:
         """One turn. Each event is told as it comes, and ``None`` at the end, whatever happens.
 
-        Cancelling ``scope`` ends the turn as cancelled, recorded; then this returns. Raises what the harness raises.
+        ``stop`` ends the turn as cancelled, recorded; then this returns. Raises what the harness raises.
         """
+
+        async def begin() -> TurnStream:
+            if self._harness is None:
+                # Some milliseconds, and not to be cancelled half-way: what is made is to be found again at the end.
+                with anyio.CancelScope(shield=True):
+                    self._session = await self._create(self._session_stack)
+                self._harness = await self._begin(_there(self._session), self._session_stack)
+            self.used = True
+            self.asked_from = self._session.leaf_id if self._session is not None else None
+            return self._harness.stream(prompt)
+
+        await self._run(begin, tell)
+
+    async def resume(self, tell: Tell) -> None:
+        """Go on with the turn that waits for a person. As ``ask``."""
+
+        async def begin() -> TurnStream:
+            self.used = True
+            return _there(self._harness).resume_stream()
+
+        await self._run(begin, tell)
+
+    async def steer(self, text: str) -> bool:
+        """Say something into the turn that runs; false, and nothing is said, if none runs any more."""
+        if self._harness is None or not self._harness.is_running:
+            return False
+        await self._harness.steer(text)
+        return True
+
+    async def stop(self) -> list[str]:
+        """End the turn that runs, on record; what was said into it and has not arrived is given back."""
+        if self._harness is None or not self._harness.is_running:
+            if self._scope is not None:
+                self._scope.cancel()
+            return []
+        return [queued.message.text for queued in await self._harness.abort()]
+
+    async def waiting_calls(self) -> list[str]:
+        """The names of the tools that a turn waits to be approved for, since it was left so; each once."""
+        suspended = await suspended_turn(self._session.log) if self._session is not None else None
+        return [] if suspended is None else [*dict.fromkeys(call.name for call in suspended.waiting)]
+
+    async def take_back(self) -> list[str]:
+        """What was said into a turn that ended before it took it. No turn runs."""
+        return [queued.message.text for queued in await _there(self._harness).abort()]
+
+    # --- changes
+
+    async def change_model(self, name: str) -> None:
+        """Ask this model from now on. Raises ``CommandLineError`` where there is no way to it."""
+        model = choose_model(name=name, base_url=self.settings.base_url, model_file=None, recorded=None)
+        before = self._model
         try:
-            with scope:
-                if self._harness is None:
-                    # Some milliseconds, and not to be cancelled half-way: what is made is to be found again below.
-                    with anyio.CancelScope(shield=True):
-                        self._session = await self._create(self._stack)
-                    self._harness = await self._begin(_there(self._session), _there(self._model), self._stack)
-                self._asked = True
-                self.asked_from = self._session.leaf_id if self._session is not None else None
-                async with self._harness.stream(prompt) as events:
+            if self._harness is not None:
+                await self._harness.set_model(model)
+        except BaseException:
+            await model.aclose()
+            raise
+        self._model = model
+        if before is not None:
+            await before.aclose()
+
+    async def change_thinking_level(self, level: str) -> None:
+        """Ask for this level from now on."""
+        if self._harness is not None:
+            await self._harness.set_thinking_level(level)
+        self._thinking_level = level
+
+    async def change_tools(self, names: Sequence[str]) -> None:
+        """Offer these tools, of those there are, from now on."""
+        if self._harness is not None:
+            await self._harness.set_active_tools(names)
+        self._active_tools = list(names)
+
+    # --- inside
+
+    async def _run(self, begin: Callable[[], Awaitable[TurnStream]], tell: Tell) -> None:
+        self._tell = tell
+        try:
+            with anyio.CancelScope() as self._scope:
+                async with await begin() as events:
                     async for event in events:
                         tell(event)
         finally:
+            self._scope = None
+            self._tell = lambda _: None
             tell(None)
+
+    async def _approve(self, request: ApprovalRequest) -> Decision:
+        if self.settings.approve_all or request.call.name in self._approved_tools:
+            return Decision.approve()
+        if not self.settings.can_ask:
+            return Decision.deny(NOBODY_TO_ASK)
+        question = ApprovalQuestion(request)
+        self._tell(question)
+        decision = await question.decision()
+        if question.always:
+            self._approved_tools.add(request.call.name)
+        return decision
+
+    async def _go_on(self, place: Place, at: str | None) -> None:
+        """Open the session at ``place``, branched where the person said so, with a harness on it."""
+        async with AsyncExitStack() as stack:
+            with naming(place.path):
+                session = await self._open(place, stack)
+                if at is not None and (entry_id := await named_entry(session, at)) != session.leaf_id:
+                    await session.move_to(entry_id)
+                harness = await self._begin(session, stack)
+            self._session, self._harness, self._session_stack = session, harness, stack.pop_all()
+
+    async def _close_session(self) -> None:
+        self._harness = None
+        stack, self._session_stack = self._session_stack, AsyncExitStack()
+        await stack.aclose()
+        self._session = None
+
+    async def _close_model(self) -> None:
+        if self._model is not None:
+            await self._model.aclose()
 
     async def _open(self, place: Place, stack: AsyncExitStack) -> Session:
         storage = storage_at(place, mode="write", on_torn_tail="repair")
@@ -149,28 +282,20 @@ class Conversation:
         if not session.writable:
             raise ReadOnlySessionError(session.log.read_only_reason or "it takes no more entries")
         began_in = session.header.cwd
-        if began_in and self._settings.tools and began_in != self._cwd:
-            self.remarks.append(f"the session began in {began_in}; its tools now work in {self._cwd}")
+        if began_in and self.settings.tools and began_in != self.settings.folder:
+            self.remarks.append(f"the session began in {began_in}; its tools now work in {self.settings.folder}")
         if await session.recover():
             self.remarks.append("the last turn was cut off; that is recorded, and nothing of it is repeated")
         return session
 
-    async def _branch(self, session: Session) -> None:
-        """Go to the entry that the person named, if they named one and are not there."""
-        if self._settings.at is None:
-            return
-        entry_id = await named_entry(session, self._settings.at)
-        if entry_id != session.leaf_id:
-            await session.move_to(entry_id)
-
     async def _create(self, stack: AsyncExitStack) -> Session:
         """The session that the first prompt begins."""
-        settings = self._settings
+        settings = self.settings
         try:
             if settings.new_file is not None:
-                storage = await JsonlStorage.open_or_create(settings.new_file, cwd=self._cwd)
+                storage = await JsonlStorage.open_or_create(settings.new_file, cwd=self.settings.folder)
             else:
-                storage = await JsonlRepository(settings.root).create(cwd=self._cwd)
+                storage = await JsonlRepository(settings.root).create(cwd=self.settings.folder)
         except StorageError as error:
             error.message += "; choose another place, with --root, BRANCHLINE_HOME or --file"
             raise
@@ -180,18 +305,21 @@ class Conversation:
         self.place = Place(name, Path(storage.path), root)
         return session
 
-    async def _begin(self, session: Session, model: ChatModel, stack: AsyncExitStack) -> AgentHarness:
-        settings = self._settings
+    async def _begin(self, session: Session, stack: AsyncExitStack) -> AgentHarness:
         harness = AgentHarness(
             session,
-            model,
-            tools=workspace_tools(settings.cwd) if settings.tools else (),
-            system_prompt=SYSTEM_PROMPT + (WITH_TOOLS.format(cwd=self._cwd) if settings.tools else ""),
-            settings=AgentSettings(
-                max_chars=settings.max_chars, max_tokens=settings.max_tokens, working_directory=settings.cwd
-            ),
+            _there(self._model),
+            tools=self.settings.offered_tools(),
+            system_prompt=self.settings.system_prompt(),
+            settings=self.settings.agent_settings(self._thinking_level),
+            active_tools=self._active_tools,
+            approve=self._approve,
         )
-        return await stack.enter_async_context(harness)
+        await stack.enter_async_context(harness)
+        self.remarks += [f"warning: {told(warning)}" for warning in harness.warnings]
+        waiting = [queued.message.text for queued in await harness.waiting_messages()]
+        self.remarks += [f"this is said with the next prompt: {preview(text, 200)}" for text in waiting]
+        return harness
 
 
 def recorded_model(session: Session) -> ModelChoice | None:

@@ -40,10 +40,10 @@ TERMINATED: Final = 143
 TRACEBACK_VARIABLE: Final = "BRANCHLINE_TRACEBACK"
 
 _ADVICE: Final = {
-    "damaged_session": "'branchline verify' lists all that is wrong with it",
+    "damaged_session": "'branchline verify' lists all that is wrong with it, 'branchline repair' saves what can be read",
     "session_locked": "stop the other program, or read the session with 'branchline tree' and 'branchline context'",
     "stale_session": "run the command again, it opens the session anew",
-    "read_only": "'branchline verify' lists all that is wrong with it",
+    "read_only": "'branchline verify' lists all that is wrong with it, 'branchline repair' says what can be done",
     "unsupported_entry": "use a newer branchline",
     "broken_path": "'branchline tree' shows the paths that are whole; go on from one with --at",
     "busy": "wait for the turn to end",
@@ -55,12 +55,19 @@ _PYTHON_TERMS: Final = (
     (re.compile(r"[,;]? and opening with on_corrupt='skip' shows the rest"), ""),
     (
         re.compile(r"open with on_torn_tail='repair' to set (\w+) aside"),
-        r"'branchline chat' with this session sets \1 aside",
+        r"'branchline repair' sets \1 aside",
     ),
-    (re.compile(r"on_torn_tail='repair' sets"), "'branchline chat' with this session sets"),
+    (re.compile(r"on_torn_tail='repair' sets"), "'branchline repair' sets"),
     (re.compile(r"sets (\w+) aside and go on"), r"sets \1 aside and goes on"),
+    (re.compile(r"; open_or_create makes one(?: and sets the bytes aside)?"), ", and nothing in it to save"),
+    (re.compile(r" \(storage\.migrate_pi_file, in Python\)"), ""),
     (re.compile(r"`entries\(\)` lists them"), "'branchline tree' shows them"),
     (re.compile(r"\bmax_(chars|tokens) is\b"), r"--max-\1 is"),
+    (re.compile(r"\braise max_steps\b"), "raise --max-steps"),
+    (
+        re.compile(r"resume\(\) asks again and goes on, abort\(\) closes it"),
+        "'branchline chat --write' with this session asks again, and goes on",
+    ),
     (re.compile(r" \((?:on_corrupt|mode)='\w+'\)"), ""),
 )
 """The library's messages tell a programmer what to pass; these say the same to a person at a prompt."""

@@ -25,9 +25,19 @@ def _escaped(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
+def _json_escape(match: re.Match[str]) -> str:
+    units = match.group().encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+
 def neutral(text: str) -> str:
     """``text`` with every control character but tab and line feed shown as an escape; CRLF counts as a line feed."""
     return _UNSAFE.sub(_escaped, text.replace("\r\n", "\n"))
+
+
+def neutral_json(text: str) -> str:
+    """JSON in which every such character is written as JSON's own escape: the same values, and nothing to fear."""
+    return _UNSAFE.sub(_json_escape, text)
 
 
 def neutral_line(text: str) -> str:

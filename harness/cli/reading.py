@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from harness.cli.failures import for_people, naming
@@ -12,6 +12,7 @@ from harness.session import Session
 from storage.entries import Entry
 from storage.entry_file_repository import EntryFileRepository
 from storage.entry_files import EntryFileStorage
+from storage.errors import ReadOnlySessionError
 from storage.jsonl import JsonlStorage
 from storage.jsonl_repository import JsonlRepository
 from storage.protocols import Corrupt, Mode, SessionStorage, SessionWarning, TornTail
@@ -36,6 +37,21 @@ async def open_to_read(place: Place, *, on_corrupt: Corrupt = "raise") -> AsyncG
     """The session at ``place``, for reading; ``skip`` leaves damaged lines out and lists them as warnings."""
     with naming(place.path):
         async with Session.open(storage_at(place, mode="read", on_corrupt=on_corrupt)) as session:
+            yield session
+
+
+@asynccontextmanager
+async def open_to_write(place: Place, tell: Callable[[str], object]) -> AsyncGenerator[Session]:
+    """The session at ``place``, for appending; a last line that was cut off is set aside, and ``tell`` is told.
+
+    Raises ``SessionLockedError`` while another program writes, and ``ReadOnlySessionError`` where it takes no entries.
+    """
+    with naming(place.path):
+        async with Session.open(storage_at(place, mode="write", on_torn_tail="repair")) as session:
+            for warning in session.warnings:
+                tell(f"warning: {told(warning)}")
+            if not session.writable:
+                raise ReadOnlySessionError(session.log.read_only_reason or "it takes no more entries")
             yield session
 
 

@@ -29,6 +29,8 @@ class Span(NamedTuple):
 Line = list[Span]
 """One line on the screen."""
 
+_DRAWN = "├─└│●○…"
+
 
 def plain(line: Line) -> str:
     """The text of a line, neutralised, without styles."""
@@ -52,6 +54,9 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", newline="\n")
+    stdin: object = sys.stdin
+    if isinstance(stdin, io.TextIOWrapper):
+        stdin.reconfigure(errors="surrogateescape")  # ``given_text`` makes the best of it
 
 
 def forget_stream(descriptor: int) -> None:
@@ -69,15 +74,17 @@ class Screen:
         self._out = out if out is not None else sys.stdout
         self._err = err if err is not None else sys.stderr
         self.is_terminal: bool = _is_terminal(self._out) and not as_json
-        self.can_draw: bool = _can_write(self._out, "├─└│●○…")
+        self.err_is_terminal: bool = _is_terminal(self._err)
+        self.can_draw: bool = _can_write(self._out, _DRAWN)
+        self.can_draw_asides: bool = _can_write(self._err, _DRAWN)
         self._consoles: dict[int, Console] = {}
 
-    def show(self, line: Line) -> None:
-        """Write one line to standard output; on a terminal styled, and cut to its width."""
+    def show(self, line: Line, *, cut: bool = True) -> None:
+        """Write one line to standard output; on a terminal styled, and cut to its width unless ``cut`` is false."""
         if not self.is_terminal:
             self._write(plain(line) + "\n")
             return
-        self._print(self._out, line, cut=True)
+        self._print(self._out, line, cut=cut)
 
     def show_text(self, text: str) -> None:
         """Write text to standard output as it is (neutralised already), at once, without a line end."""
@@ -89,15 +96,71 @@ class Screen:
         self._write(json.dumps(value, ensure_ascii=True, separators=(",", ":")) + "\n")
         self._out.flush()
 
+    def show_file(self, data: bytes) -> None:
+        """Write a file's bytes to standard output: UTF-8 whatever the locale says, and neutralised on a terminal."""
+        self._out.flush()
+        buffer = getattr(self._out, "buffer", None)
+        if buffer is None or _is_terminal(self._out):
+            self._write(neutral(data.decode("utf-8", "replace")))
+        else:
+            buffer.write(data)
+        self._out.flush()
+
+    def ask(self, question: str) -> str | None:
+        """What a person answers, on one line; ``None`` at the end of input.
+
+        Asked on standard error, so that an answer to something else can be piped. See ``can_ask``.
+        """
+        self._err.write(neutral_line(question) + " ")
+        self._err.flush()
+        answer = sys.stdin.readline()
+        if not answer.endswith("\n"):
+            self.note("")
+        return answer.strip() if answer else None
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is a person at a terminal who sees a question and can answer it."""
+        return _is_terminal(self._err) and sys.stdin is not None and _is_terminal(sys.stdin)  # pyright: ignore[reportUnnecessaryComparison] - a closed one is None
+
+    @property
+    def console_for_progress(self) -> Console | None:
+        """Where the progress of something long can be drawn; ``None`` where standard error is no terminal."""
+        return self._console(self._err) if _is_terminal(self._err) else None
+
     def note(self, line: Line | str) -> None:
         """Write one line about the work to standard error. A standard error that is gone is no reason to fail."""
-        spans = [Span(line, "dim")] if isinstance(line, str) else line
+        self._tell([Span(line, "dim")] if isinstance(line, str) else line, cut=False)
+
+    def tell(self, line: Line) -> None:
+        """As ``note``, but on a terminal cut to its width: for lists, trees and tables."""
+        self._tell(line, cut=True)
+
+    def control(self, sequence: str) -> None:
+        """Write a control sequence of ours to the terminal, if there is one."""
+        stream = self._out if self.is_terminal else self._err if self.err_is_terminal else None
+        if stream is not None:
+            stream.write(sequence)
+            stream.flush()
+
+    def fitting(self, text: str, *, margin: int) -> list[str]:
+        """``text`` in pieces that fit on a line of standard error after a margin; whole where that is no terminal."""
+        if not self.err_is_terminal:
+            return [text]
+        from rich.cells import chop_cells
+
+        return chop_cells(text, max(self._console(self._err).width - margin, 10)) or [""]
+
+    def aside(self, text: str, style: str) -> None:
+        """Write a piece of text (neutralised already) to standard error, at once, without a line end."""
         try:
-            if _is_terminal(self._err):
-                self._print(self._err, spans, cut=False)
+            if self.err_is_terminal:
+                from rich.text import Text
+
+                self._console(self._err).print(Text(text, style=style), end="", soft_wrap=True)
             else:
-                self._err.write(plain(spans) + "\n")
-                self._err.flush()
+                self._err.write(text)
+            self._err.flush()
         except OSError:
             forget_stream(2)
 
@@ -113,6 +176,16 @@ class Screen:
     def flush(self) -> None:
         """Hand everything to the system. Raises ``OSError`` where standard output does not take it."""
         self._out.flush()
+
+    def _tell(self, spans: Line, *, cut: bool) -> None:
+        try:
+            if self.err_is_terminal:
+                self._print(self._err, spans, cut=cut)
+            else:
+                self._err.write(plain(spans) + "\n")
+                self._err.flush()
+        except OSError:
+            forget_stream(2)
 
     def _write(self, text: str) -> None:
         self._out.write(text)
@@ -133,8 +206,16 @@ class Screen:
         from rich.console import Console
 
         if id(stream) not in self._consoles:
-            self._consoles[id(stream)] = Console(file=stream, highlight=False, markup=False, emoji=False)
+            colours = None if is_dumb_terminal() else "auto"
+            self._consoles[id(stream)] = Console(
+                file=stream, highlight=False, markup=False, emoji=False, color_system=colours
+            )
         return self._consoles[id(stream)]
+
+
+def is_dumb_terminal() -> bool:
+    """Whether the terminal, if there is one, can do no more than write one character after the other."""
+    return os.environ.get("TERM", "").lower() in ("", "dumb", "unknown") and sys.platform != "win32"
 
 
 def one_line(text: str) -> str:

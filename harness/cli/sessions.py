@@ -10,13 +10,17 @@ import anyio
 
 from harness.cli.failures import DONE
 from harness.cli.json_facts import json_facts
+from harness.cli.progress import Progress
 from harness.cli.screen import Line, Screen, Span
-from harness.cli.shelf import sessions_root
+from harness.cli.shelf import places_in, sessions_root
 from storage.entry_file_repository import EntryFileRepository
 from storage.jsonl_repository import JsonlRepository
 from storage.repository import SessionRepository, SessionSummary
 
 PAGE: Final = 500
+DEEP_PAGE: Final = 20
+"""Sessions that are read whole before the progress moves on."""
+
 TEXT_LENGTH: Final = 100
 
 _MARKS: Final = {
@@ -30,7 +34,8 @@ _MARKS: Final = {
 def run_sessions(screen: Screen, *, root: Path | None, deep: bool) -> int:
     """List the sessions; ``deep`` reads each whole, so that all damage is found and the entries are counted."""
     folder = sessions_root(root)
-    summaries = anyio.run(_summaries, folder, deep)
+    with Progress(screen, "reading", len(places_in(folder)) if deep else None) as progress:
+        summaries = anyio.run(_summaries, folder, deep, progress)
     for summary in summaries:
         if screen.as_json:
             screen.show_json(json_facts(summary))
@@ -41,14 +46,15 @@ def run_sessions(screen: Screen, *, root: Path | None, deep: bool) -> int:
     return DONE
 
 
-async def _summaries(folder: Path, deep: bool) -> list[SessionSummary]:
+async def _summaries(folder: Path, deep: bool, progress: Progress) -> list[SessionSummary]:
     repositories: list[SessionRepository] = [JsonlRepository(folder), EntryFileRepository(folder)]
     found: list[SessionSummary] = []
     for repository in repositories:
         after: str | None = None
         while True:
-            page = await repository.list(after=after, limit=PAGE, deep=deep)
+            page = await repository.list(after=after, limit=DEEP_PAGE if deep else PAGE, deep=deep)
             found.extend(page)
+            progress.advance(len(page))
             after = page.after
             if after is None:
                 break

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from harness.cli.drawn_tree import ASCII, DRAWN, Tree, draw, tree_of
+from harness.cli.drawn_tree import ASCII, DRAWN, Glyphs, Tree, draw, tree_of
 from harness.cli.entry_ids import ShortIds
 from harness.cli.entry_lines import describe, kind_of
 from harness.cli.failures import DONE
 from harness.cli.reading import all_entries, open_to_read, told
 from harness.cli.screen import Line, Screen, Span
 from harness.cli.shelf import Place, find_session_or_file, sessions_root
+from harness.session import Session
 from storage.entries import Entry
 
 TEXT_LENGTH = 100
@@ -29,21 +32,43 @@ def run_tree(screen: Screen, given: str, *, root: Path | None, everything: bool)
 
 async def _tree(screen: Screen, place: Place, everything: bool) -> None:
     async with open_to_read(place, on_corrupt="skip") as session:
-        entries = [entry async for entry in all_entries(session)]
-        labels = await session.labels()
-        name = await session.name()
+        drawn = await drawn_session(session, everything=everything)
         warnings = [f"warning: {told(warning)}" for warning in session.warnings]
-        session_id, leaf_id = session.id, session.leaf_id
-    tree = tree_of(entries, leaf_id, labels=labels, everything=everything, length=TEXT_LENGTH)
     if screen.as_json:
-        for entry in entries:
-            screen.show_json(_facts(entry, tree, leaf_id, labels))
+        for entry in drawn.entries:
+            screen.show_json(_facts(entry, drawn.tree, drawn.leaf_id, drawn.labels))
     else:
-        screen.show(_title(session_id, name, tree, len(entries)))
-        short = ShortIds(entry.id for entry in entries)
-        for line in draw(tree, labels=labels, short=short, glyphs=DRAWN if screen.can_draw else ASCII):
+        for line in drawn.lines(DRAWN if screen.can_draw else ASCII):
             screen.show(line)
     screen.notes(warnings)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnSession:
+    """A session as it was when it was read, and its tree."""
+
+    session_id: str
+    leaf_id: str | None
+    name: str | None
+    entries: list[Entry]
+    labels: dict[str, str]
+    tree: Tree
+
+    def lines(self, glyphs: Glyphs) -> Iterator[Line]:
+        """A title, and the tree."""
+        yield _title(self.session_id, self.name, self.tree, len(self.entries))
+        yield from draw(
+            self.tree, labels=self.labels, short=ShortIds(entry.id for entry in self.entries), glyphs=glyphs
+        )
+
+
+async def drawn_session(session: Session, *, everything: bool) -> DrawnSession:
+    """The session read whole; ``everything`` draws the bookkeeping as well."""
+    entries = [entry async for entry in all_entries(session)]
+    labels = await session.labels()
+    leaf_id = session.leaf_id
+    tree = tree_of(entries, leaf_id, labels=labels, everything=everything, length=TEXT_LENGTH)
+    return DrawnSession(session.id, leaf_id, await session.name(), entries, labels, tree)
 
 
 def _title(session_id: str, name: str | None, tree: Tree, count: int) -> Line:

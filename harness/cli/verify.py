@@ -9,6 +9,7 @@ import anyio
 
 from harness.cli.failures import DONE, FAILED, message, reason
 from harness.cli.json_facts import json_facts
+from harness.cli.progress import Progress
 from harness.cli.reading import all_entries, open_to_read, told
 from harness.cli.screen import Screen, Span
 from harness.cli.shelf import Place, find_session_or_file, places_in, sessions_root
@@ -49,11 +50,14 @@ def run_verify(screen: Screen, given: str | None, *, root: Path | None) -> int:
     if not places:
         screen.note(f"there are no sessions in {folder}")
     damaged: list[Report] = []
-    for place in places:
-        report = anyio.run(check, place)
-        _show(screen, report)
-        if not report.ok:
-            damaged.append(report)
+    with Progress(screen, "reading", len(places) if len(places) > 1 else None) as progress:
+        for place in places:
+            report = anyio.run(check, place)
+            progress.advance()
+            with progress.aside():
+                _show(screen, report)
+            if not report.ok:
+                damaged.append(report)
     if not damaged:
         return DONE
     first = damaged[0]

@@ -18,3 +18,16 @@ async def session(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     storage = MemoryStorage.create() if request.param == "memory" else JsonlStorage.create(tmp_path / "session.jsonl")
     async with Session.open(storage) as session:
         yield session
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The file that ``chat`` is kept in."""
+    return tmp_path / "chat.jsonl"
+
+
+@pytest.fixture
+async def chat(place: Path) -> AsyncIterator[Session]:
+    """An open session with nothing in it, in a file."""
+    async with Session.open(JsonlStorage.create(place)) as session:
+        yield session

@@ -227,10 +227,11 @@ async def test_a_small_window_is_kept(session: Session) -> None:
 
 
 async def test_another_model_level_and_tools_are_recorded(session: Session) -> None:
-    """A new harness on an old session records what differs, before its first request; the same one records nothing."""
+    """What the caller says differs from an old session is recorded, before the first request, and then taken over."""
     await session.append_active_tools_change(["old"])
     await session.append_thinking_level_change("low")
-    first = AgentHarness(session, ScriptedModel(["1", "2"]), settings=AgentSettings(thinking_level="high"), tools=[add])
+    high = AgentSettings(thinking_level="high")
+    first = AgentHarness(session, ScriptedModel(["1", "2"]), settings=high, tools=[add], active_tools=["add"])
     await first.prompt("a")
     await first.prompt("b")
     await first.aclose()

@@ -198,10 +198,43 @@ def test_a_custom_message_within_a_turn_does_not_keep_it_open() -> None:
 
 
 def test_a_steer_that_was_delivered_is_of_the_turn() -> None:
-    """A second user message that was queued and delivered does not count as going on."""
+    """User messages that were queued and delivered do not count as going on; one of somebody's own does."""
     steer = QueuedEntry(kind="steer", message=UserMessage(content="more"))
-    entries = [*OPEN, steer, result(), user("more"), DeliveredEntry(entry_id=steer.id)]
-    assert planned(*entries) == [INTERRUPTED]
+    message = user("more")
+    delivered = DeliveredEntry(entry_id=steer.id, message_id=message.id)
+    assert planned(*OPEN, steer, result(), delivered, message) == [INTERRUPTED]
+    assert planned(start(), delivered, message, user(), reply(call())) == [f"error c1: {NOT_STARTED}", INTERRUPTED]
+    assert planned(*OPEN, steer, result(), delivered, message, user("own")) == []
+
+
+def test_a_crash_between_a_delivery_and_its_message() -> None:
+    """What was announced and did not come leaves no room for a message of somebody else's."""
+    steer = QueuedEntry(kind="steer", message=UserMessage(content="more"))
+    delivered = DeliveredEntry(entry_id=steer.id, message_id="not there")
+    taken_back = DeliveredEntry(entry_id=steer.id)
+    for entry in (delivered, taken_back):
+        assert planned(*OPEN, steer, result(), entry) == [INTERRUPTED]
+        assert planned(*OPEN, steer, result(), entry, user("own")) == []
+        assert planned(start(), entry) == [INTERRUPTED]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        QueuedEntry(kind="steer", message=UserMessage(content="more")),
+        DeliveredEntry(entry_id="x"),
+        ModelChangeEntry(provider="p", model_id="m"),
+        ThinkingLevelChangeEntry(thinking_level="high"),
+        ActiveToolsChangeEntry(active_tool_names=[]),
+    ],
+    ids=lambda entry: entry.type,
+)
+def test_what_says_nothing(entry: Entry) -> None:
+    """What one does before one goes on, queueing a message or choosing a model, hides nobody who went on already."""
+    assert planned(*OPEN, entry)[-1] == INTERRUPTED
+    note = CustomMessageEntry(custom_type="app", content="note")
+    assert planned(*OPEN, note, entry) == []
+    assert planned(*OPEN, end(), entry) == []
 
 
 def test_an_open_approval_keeps_the_turn_suspended() -> None:

@@ -11,11 +11,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.cli import main
+
+if TYPE_CHECKING:
+    from tests.cli.terminal import Terminal
 
 REPOSITORY = Path(__file__).parents[2]
 CORRUPT = REPOSITORY / "tests" / "data" / "pi-files" / "corrupt"
@@ -111,10 +114,20 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     folder.mkdir()
     root = tmp_path / "sessions"
     monkeypatch.setenv("BRANCHLINE_HOME", str(root))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     keys = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
     for name in (*keys, "BRANCHLINE_MODEL", "BRANCHLINE_TRACEBACK", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return Command(root, folder, monkeypatch)
+
+
+@pytest.fixture
+def terminals(command: Command) -> Iterator[list[Terminal]]:
+    """Terminals that are closed after the test."""
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
 
 
 def texts(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

@@ -8,7 +8,10 @@ import pytest
 
 from tests.cli.conftest import REPOSITORY, Command
 
-COMMANDS = ["chat", "sessions", "tree", "context", "verify"]
+COMMANDS = [
+    *("chat", "sessions", "tree", "show", "context", "verify", "fork", "label", "name", "repair", "delete", "export"),
+    "import",
+]
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
@@ -41,6 +44,10 @@ def test_every_option_is_documented(command: Command) -> None:
         ("chat", "--max-chars", "x", "hi"),
         ("chat", "a", "b"),
         ("tree", "a", "b"),
+        ("show", "a"),
+        ("delete",),
+        ("import",),
+        ("export", "a", "--output"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(command: Command, arguments: tuple[str, ...]) -> None:
@@ -72,7 +79,8 @@ def test_help_imports_no_command(command: Command) -> None:
         "import sys, harness; before = set(sys.modules)\n"
         "from harness.cli import main; main(['--help'])\n"
         "needless = ('prompt_toolkit', 'platformdirs', 'anyio.from_thread', 'harness.agent', 'harness.cli.', 'rich.')\n"
-        "known = {'harness.cli.' + name for name in ('application', 'failures', 'screen', 'plain_text', 'shelf')}\n"
+        "names = 'application changing_commands failures looking_commands options plain_text running screen shelf'\n"
+        "known = {'harness.cli.' + name for name in names.split()}\n"
         "new = [name for name in set(sys.modules) - before - known if name.startswith(needless)]\n"
         "print(sorted(new), file=sys.stderr)"
     )

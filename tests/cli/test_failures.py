@@ -39,7 +39,8 @@ def test_one_line_with_place_and_advice() -> None:
     """Path, line and what to do next are in the message, on one line, without control characters."""
     error = errors.DamagedSessionError("it is\nbroken\x1b[2J", path="/tmp/a.jsonl", line=7)
     assert message(error) == (
-        "/tmp/a.jsonl: line 7: it is broken\\x1b[2J; 'branchline verify' lists all that is wrong with it"
+        "/tmp/a.jsonl: line 7: it is broken\\x1b[2J; 'branchline verify' lists all that is wrong with it, "
+        "'branchline repair' saves what can be read"
     )
 
 

@@ -2,112 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import re
-import select
 import shutil
-import struct
 import subprocess
 import sys
-import termios
 import time
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
 from harness.testing import Reply, ScriptedServer, tool_call
 from tests.cli.conftest import Command
-
-CTRL_C, CTRL_D = b"\x03", b"\x04"
-PASTE_BEGINS, PASTE_ENDS = b"\x1b[200~", b"\x1b[201~"
-
-
-OWN_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-"""So that Ctrl-C on it becomes a signal."""
-
-
-class Terminal:
-    """A pseudo-terminal with a command on it."""
-
-    def __init__(self, command: Command, *arguments: str, columns: int = 80, line: list[str] | None = None) -> None:
-        self._leader, follower = pty.openpty()
-        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-E", "-c", OWN_TERMINAL, *(line or command.line(*arguments))],
-            cwd=command.folder,
-            env=command.environment({"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1"}),
-            stdin=follower,
-            stdout=follower,
-            stderr=follower,
-            start_new_session=True,
-        )
-        os.close(follower)
-        self.raw = b""
-        self._seen = 0
-
-    @property
-    def text(self) -> str:
-        """Everything it showed, without escape sequences."""
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r", "", self.raw.decode("utf-8", "replace"))
-
-    def type(self, keys: bytes) -> None:
-        """Press keys."""
-        os.write(self._leader, keys)
-
-    def expect(self, text: str, timeout: float = 60) -> None:
-        """Wait until it shows ``text``, after what was waited for before."""
-        end = time.monotonic() + timeout
-        while (place := self.text.find(text, self._seen)) < 0:
-            assert time.monotonic() < end and self._read(0.2), f"no {text!r} in {self.text!r}"
-        self._seen = place + len(text)
-
-    def wait(self) -> int:
-        """Read to the end, and the exit code."""
-        end = time.monotonic() + 60
-        while self._read(0.2):
-            assert time.monotonic() < end, self.text
-        return self._process.wait(10)
-
-    def hang_up(self) -> int:
-        """Close the window, and the exit code."""
-        os.close(self._leader)
-        self._leader = -1
-        return self._process.wait(60)
-
-    def close(self) -> None:
-        """End it, if it has not ended."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        if self._leader >= 0:
-            os.close(self._leader)
-
-    def _read(self, timeout: float) -> bool:
-        ready, _, _ = select.select([self._leader], [], [], timeout)
-        if not ready:
-            return True
-        try:
-            piece = os.read(self._leader, 65536)
-        except OSError:  # nobody has the other side open any more
-            return False
-        self.raw += piece
-        return bool(piece)
-
-
-@pytest.fixture
-def terminals(command: Command) -> Iterator[list[Terminal]]:
-    """Terminals that are closed after the test."""
-    opened: list[Terminal] = []
-    yield opened
-    for terminal in opened:
-        terminal.close()
+from tests.cli.terminal import CTRL_C, CTRL_D, PASTE_BEGINS, PASTE_ENDS, Terminal
 
 
 def test_a_conversation_at_the_prompt(command: Command, terminals: list[Terminal]) -> None:
@@ -276,7 +181,7 @@ def test_in_tmux(command: Command) -> None:
 STUBBORN = """
 import sys
 import anyio
-import harness.cli.conversation
+import harness.cli.conversation_settings
 from harness.tools import tool
 from harness.cli import main
 
@@ -287,7 +192,7 @@ async def wait() -> str:
         await anyio.sleep(60)
     return ""
 
-harness.cli.conversation.workspace_tools = lambda folder: [wait]
+harness.cli.conversation_settings.workspace_tools = lambda folder, **options: [wait]
 sys.exit(main())
 """
 
