@@ -5,9 +5,10 @@ labels, names, metadata and custom entries follows it at the leaf, and if no app
 again, nothing is changed, and once what it decided is appended it decides nothing more.
 
 What else comes last means that somebody went on without the turn, and nobody can tell otherwise after a crash: a custom
-message (which is shown to the model, and is no custom entry), a branch summary, a compaction, an unknown entry, and a
-user message besides the turn's own and those that were queued and delivered. Such a turn stays as it is, also where a
-tool of that very turn appended the custom message; the projection answers its calls.
+message (which is shown to the model, and is no custom entry), a branch summary, a compaction that is not the turn's own
+(``details.turn``), an unknown entry, and a user message besides the turn's own and those that were queued and
+delivered. Such a turn stays as it is, also where a tool of that very turn appended the custom message; the projection
+answers its calls.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from dataclasses import dataclass
 from storage.entries import (
     ApprovalRequestedEntry,
     ApprovalResolvedEntry,
+    CompactionEntry,
+    DeliveredEntry,
     Entry,
     MessageEntry,
     ToolStartEntry,
@@ -36,24 +39,34 @@ OUTCOME_UNKNOWN = (
 )
 """The result of a call that was begun and may have done anything."""
 
-_MAY_FOLLOW = frozenset({"label", "session_info", "metadata", "custom", "leaf"})
+_MAY_FOLLOW = frozenset(
+    {
+        "label",
+        "session_info",
+        "metadata",
+        "custom",
+        "leaf",
+        "queued",
+        "delivered",
+        "model_change",
+        "thinking_level_change",
+        "active_tools_change",
+    }
+)
+"""What says nothing about whether somebody went on: a turn writes some of it, and so does who only prepares to go on."""
+
 _OF_A_TURN = frozenset(
     {
         "turn_start",
         "message",
         "request_header",
         "tool_start",
-        "model_change",
-        "thinking_level_change",
-        "active_tools_change",
         "working_memory",
-        "queued",
-        "delivered",
         "approval_requested",
         "approval_resolved",
     }
 )
-"""What a turn itself writes. Anything else at the leaf means that somebody went on without it."""
+"""What a turn itself writes. Anything else at the leaf, but for the above, means that somebody went on without it."""
 
 _ROLES_OF_A_TURN = frozenset({"user", "assistant", "toolResult"})
 
@@ -83,16 +96,27 @@ def plan_recovery(path: EntryPath, *, has_ended: Callable[[str], bool] = lambda 
     ``has_ended`` says of a ``turn_start``'s id whether a ``turn_end`` of that turn is anywhere in the session (see
     ``ended_turns``); it is asked only about a turn that would be closed. Decodes no entry before the last turn.
     """
-    start = _last_start(path)
-    if start is None or not _ends_inside_turn(path):
+    start, turn = open_turn(path, has_ended=has_ended)
+    if start is None or _has_open_approval(turn):
         return []
-    first, *turn = (path.entry(position) for position in range(start, len(path)))
-    if not isinstance(first, TurnStartEntry) or _went_on_otherwise(turn) or _has_open_approval(turn):
-        return []
-    if has_ended(first.id):
-        return []
-    results = [MessageEntry(message=interrupted_result(call, begun=begun)) for call, begun in _open_calls(turn)]
-    return [*results, TurnEndEntry(turn=first.turn, reason="interrupted")]
+    results = [MessageEntry(message=interrupted_result(call, begun=begun)) for call, begun in open_calls(turn)]
+    return [*results, TurnEndEntry(turn=start.turn, reason="interrupted")]
+
+
+def open_turn(
+    path: EntryPath, *, has_ended: Callable[[str], bool] = lambda _: False, may_follow: frozenset[str] = frozenset()
+) -> tuple[TurnStartEntry | None, list[Entry]]:
+    """The start of the last turn and the entries after it, if it can be closed or gone on with; else ``None``.
+
+    ``may_follow``: further types that do not mean that somebody went on without it.
+    """
+    place = _last_start(path)
+    if place is None or not _ends_inside_turn(path, may_follow):
+        return None, []
+    start, *turn = (path.entry(position) for position in range(place, len(path)))
+    if not isinstance(start, TurnStartEntry) or _went_on_otherwise(turn) or has_ended(start.id):
+        return None, []
+    return start, turn
 
 
 def ended_turns(entries: Iterable[Entry]) -> set[str]:
@@ -124,22 +148,31 @@ def _last_start(path: EntryPath) -> int | None:
     return None
 
 
-def _ends_inside_turn(path: EntryPath) -> bool:
+def _ends_inside_turn(path: EntryPath, may_follow: frozenset[str]) -> bool:
     for position in range(len(path) - 1, -1, -1):
         kind = path.entry_type(position)
-        if kind not in _MAY_FOLLOW:
+        if kind not in _MAY_FOLLOW and kind not in may_follow:
+            if kind == "compaction":
+                return _is_of_a_turn(path.entry(position))
             return kind in _OF_A_TURN and (kind != "message" or path.role(position) in _ROLES_OF_A_TURN)
     return False
+
+
+def _is_of_a_turn(compaction: Entry) -> bool:
+    """Whether the running turn made it, between two requests: then it says so."""
+    details: object = compaction.details if isinstance(compaction, CompactionEntry) else None
+    return isinstance(details, dict) and "turn" in details
 
 
 def _went_on_otherwise(turn: Sequence[Entry]) -> bool:
     """Whether somebody appended a message of their own, or arrived from another branch, since the turn began.
 
-    A turn has one user message, and one more for each that was queued and delivered.
+    A turn has one user message of its own. Those that were queued before have their ids in ``delivered`` entries.
     """
-    users = sum(isinstance(entry, MessageEntry) and entry.message.role == "user" for entry in turn)
-    delivered = sum(entry.type == "delivered" for entry in turn)
-    return users > 1 + delivered or any(entry.type == "branch_summary" for entry in turn)
+    delivered = {entry.message_id for entry in turn if isinstance(entry, DeliveredEntry)}
+    users = [entry for entry in turn if isinstance(entry, MessageEntry) and entry.message.role == "user"]
+    own = [entry for entry in users if entry.id not in delivered]
+    return len(own) > 1 or any(entry.type == "branch_summary" for entry in turn)
 
 
 def _has_open_approval(turn: Sequence[Entry]) -> bool:
@@ -152,7 +185,7 @@ def _has_open_approval(turn: Sequence[Entry]) -> bool:
     return bool(waiting)
 
 
-def _open_calls(turn: Sequence[Entry]) -> list[tuple[ToolCall, bool]]:
+def open_calls(turn: Sequence[Entry]) -> list[tuple[ToolCall, bool]]:
     """The calls without a result, in call order, each with whether it was begun.
 
     A result (and a ``tool_start``) belongs to the nearest earlier reply that has such a call waiting for it, and there

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
-from compaction.projection import UnknownEntries
-from compaction.selection import Transform
-from compaction.tokens import TokenEstimator
-from compaction.walk import Projector
-from harness.context import CURRENT, SessionContext, build_context
-from harness.fork import ForkTarget, fork_records
-from harness.labels import label_in_force, labels_in_force, name_in_force, one_line
+from harness.context import CURRENT
+from harness.continuing import Continued, continue_from
+from harness.fork import ForkTarget, make_fork
+from harness.labels import one_line
 from harness.recovery import plan_recovery
 from harness.session_opening import SessionOpening
+from harness.session_reading import SessionReading
 from harness.session_turn import SessionTurn, is_for_the_turn
-from storage.assembling import LEAF
+from harness.working_memory import WorkingMemory
 from storage.entries import (
     ActiveToolsChangeEntry,
     BranchSummaryEntry,
@@ -34,15 +32,13 @@ from storage.entries import (
 )
 from storage.entry_log import EntryLog
 from storage.errors import BusyError, SessionError
-from storage.event_loops import run_in_worker
 from storage.header import SessionHeader
-from storage.index import NONE
 from storage.messages import ImageContent, Message, TextContent, Usage
 from storage.pending_write import PendingWrite
 from storage.protocols import Deletable, SessionStorage, SessionWarning
 
 
-class Session:
+class Session(SessionReading):
     """One conversation: an append-only tree of entries, and a leaf where it goes on.
 
     ::
@@ -60,7 +56,7 @@ class Session:
 
     def __init__(self, log: EntryLog) -> None:
         """Use ``Session.open``."""
-        self._log = log
+        super().__init__(log)
         self._owner: object | None = None
         self._turn: SessionTurn | None = None
 
@@ -221,93 +217,55 @@ class Session:
         target. Raises ``BusyError`` during a turn. Fails with ``EntryNotFoundError``, and then the leaf is where it was.
         """
         self._refuse_during_turn("move_to")
-        if summary is None:
-            return self._log.append(LeafEntry(target_id=entry_id), check=lambda: self._require(entry_id))
-        entry = BranchSummaryEntry(parent_id=entry_id, summary=summary)
-        entry.parent_id = entry_id  # given, also when it is None
-        return self._log.append(entry, check=lambda: self._require(entry_id), from_leaf=True)
-
-    # --- reading
-
-    async def entry(self, entry_id: str) -> Entry:
-        """An entry. It shares nothing with the store. Raises ``EntryNotFoundError``."""
-        return await self._log.entry(entry_id)
-
-    async def entries(self, *, after_seq: int = -1, limit: int = 1000) -> list[Entry]:
-        """A page of entries of all branches, in the order they were committed: at most ``limit`` after ``after_seq``."""
-        return await self._log.entries(after_seq=after_seq, limit=limit)
-
-    async def branch(self, from_id: str | None = None) -> list[Entry]:
-        """The entries from the root to ``from_id`` (``None``: to the leaf).
-
-        Raises ``EntryNotFoundError``, and ``BrokenPathError`` where the path runs through a parent that is not there.
-        """
-        await self._log.settled()
-        index = self._log.index
-        leaf_id = index.leaf_id if from_id is None else from_id
-        return await self._log.decode(index.path(NONE if leaf_id is None else index.seq_of(leaf_id)))
-
-    async def label(self, entry_id: str) -> str | None:
-        """The label of an entry, or ``None``. Raises ``EntryNotFoundError``."""
-        await self._log.settled()
-        self._log.index.seq_of(entry_id)
-        return label_in_force(self._log.index, entry_id)
-
-    async def labels(self) -> dict[str, str]:
-        """All labels in force, by entry id."""
-        await self._log.settled()
-        return labels_in_force(self._log.index)
-
-    async def name(self) -> str | None:
-        """The session's name, or ``None``."""
-        await self._log.settled()
-        return name_in_force(self._log.index)
-
-    async def build_context(
-        self,
-        *,
-        leaf_id: str | object | None = CURRENT,
-        max_chars: int | None = None,
-        max_tokens: int | None = None,
-        estimator: TokenEstimator | None = None,
-        transforms: Sequence[Transform] = (),
-        projectors: Mapping[str, Projector] | None = None,
-        unknown_entries: UnknownEntries = "raise",
-    ) -> SessionContext:
-        """What the model is shown at ``leaf_id`` (default: the leaf): always sendable, within the budgets.
-
-        ``max_chars`` covers the messages, ``max_tokens`` the system prompt and the tool schemas too. See
-        ``harness.context.build_context`` and ``docs/context.md``. Raises ``BudgetError`` if what must be shown does not
-        fit, ``UnsupportedEntryError``, ``EntryNotFoundError`` and ``BrokenPathError``.
-        """
-        path = await self._log.path(LEAF if leaf_id is CURRENT else leaf_id)
-        return await build_context(
-            path,
-            max_chars=max_chars,
-            max_tokens=max_tokens,
-            estimator=estimator,
-            transforms=transforms,
-            projectors=projectors,
-            unknown_entries=unknown_entries,
-        )
+        return self.move_in_turn(entry_id, None if summary is None else BranchSummaryEntry(summary=summary))
 
     # --- the whole
 
+    @property
+    def working_memory(self) -> WorkingMemory:
+        """A few facts under keys, in force along the path: ``set``, ``get``, ``delete``, ``keys``, ``values``, ``clear``."""
+        return WorkingMemory(self)
+
+    async def continue_from(self, other: Session, *, last_summary: bool = False) -> Continued:
+        """Take over the working memory at the leaf of ``other``, and with ``last_summary`` its newest summary.
+
+        Keys that this session has itself keep their values, so an empty source, or any, hides nothing here. Each key taken
+        over is an entry that names the session it came from. The summary stands at the beginning of a conversation that
+        shows nothing yet, and is a message in any other. A ``metadata`` entry ``continuedFrom`` says what came from where.
+        ``other`` is only read, and may be open for reading.
+
+        Raises ``BusyError`` during a turn, ``InvalidEntryError`` for the session itself, ``NotOnPathError`` where somebody
+        appends meanwhile, and what reading and appending raise.
+        """
+        self._refuse_during_turn("continue_from")
+        return await continue_from(self, other, last_summary=last_summary)
+
+    async def write_blob(self, data: bytes) -> str:
+        """Keep a large output beside the record; the name it is found under, to be recorded in a result's ``blobs``.
+
+        It is there, as durably as an entry, when this returns, and travels with ``fork`` and ``delete``. Raises
+        ``SessionError`` where the storage keeps no blobs, ``InvalidEntryError`` for what is no bytes, and what an append
+        raises. See ``storage.blob_calls``.
+        """
+        return await self._log.blobs.write(data)
+
     async def fork(
-        self, target_id: str | None = None, *, position: Literal["at", "before"] = "at", into: ForkTarget
+        self,
+        target_id: str | None = None,
+        *,
+        position: Literal["at", "before"] = "at",
+        into: ForkTarget,
+        with_blobs: bool = True,
     ) -> Session:
         """A new session with the path to ``target_id`` (default: the leaf), opened for writing; this one is untouched.
 
         ``into``: a repository, or a backend's ``create`` with its place bound, such as
         ``functools.partial(JsonlStorage.create, "other.jsonl")``. Entry ids are kept, ``seq`` is counted anew; labels and
         the name that are in force but lie elsewhere are appended, and a ``leaf`` at the target. ``position="before"`` a
-        user message is before the turn that it opened. It is made whole or not at all.
+        user message is before the turn that it opened. It is made whole or not at all, with the blobs that its entries
+        name; ``with_blobs=False`` leaves those behind, as a backend without blobs asks for.
         """
-        await self._log.settled()
-        index = self._log.index
-        records = await run_in_worker(fork_records(index, target_id, position))
-        create = cast("Callable[..., Awaitable[Any]]", getattr(into, "create", into))
-        made: Session | SessionStorage = await create(cwd=self.header.cwd, parent_session=self.id, records=records)
+        made: Session | SessionStorage = await make_fork(self._log, target_id, position, into, with_blobs=with_blobs)
         return made if isinstance(made, Session) else await Session.open(made)
 
     async def flush(self) -> None:
@@ -363,9 +321,13 @@ class Session:
 
     def claim(self, owner: object) -> None:
         """Make ``owner`` the one that runs turns here. Raises ``BusyError`` if another one is."""
+        self.refuse_others(owner)
+        self._owner = owner
+
+    def refuse_others(self, owner: object) -> None:
+        """Raise ``BusyError`` if another harness than ``owner`` holds the session."""
         if self._owner is not None and self._owner is not owner:
             raise BusyError("another harness holds this session; close it first (aclose, or leave its async with)")
-        self._owner = owner
 
     def release(self, owner: object) -> None:
         """Give that up. No effect if ``owner`` is not the one."""
@@ -394,6 +356,13 @@ class Session:
     def append_in_turn(self, entry: Entry) -> PendingWrite:
         """For the turn that runs: what is refused to everybody else."""
         return self._append(entry)
+
+    def move_in_turn(self, entry_id: str | None, summary: BranchSummaryEntry | None) -> PendingWrite:
+        """For who holds the turn; see ``move_to``."""
+        if summary is None:
+            return self._log.append(LeafEntry(target_id=entry_id), check=lambda: self._require(entry_id))
+        summary.parent_id = entry_id  # given, also when it is None
+        return self._log.append(summary, check=lambda: self._require(entry_id), from_leaf=True)
 
     def _append(self, entry: Entry) -> PendingWrite:
         first_kept = entry.first_kept_entry_id if isinstance(entry, CompactionEntry) else None

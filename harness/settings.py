@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+from compaction.settings import CompactionSettings
 from compaction.tokens import TokenEstimator
 from harness.tools.text import MAX_RESULT_CHARACTERS
 
 _LARGEST_RESERVE = 4_096
+_REPLY_LIMITS = ("max_tokens", "max_completion_tokens")
+"""The options by which vendors are told how long a reply may be."""
+
+QueueMode = Literal["one-at-a-time", "all"]
+"""How many of the waiting messages are delivered at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,14 +24,29 @@ class AgentSettings:
     """The limits of a harness. All have defaults that work; None means no limit, unless it says otherwise."""
 
     max_steps: int = 50
-    """Requests to the model in one turn. A turn that still calls tools then ends as failed."""
+    """Requests to the model in one turn. A turn that would go on after that ends as failed."""
+    max_turn_seconds: float | None = None
+    """Seconds for a whole turn, from its first request; what still runs then is cancelled, and it ends as failed."""
+    max_turn_tokens: int | None = None
+    """Tokens of all requests and replies of a turn together, as the provider counts them. A turn that would go on after
+    that ends as failed. A provider that reports no usage is not held to it."""
+    steering_mode: QueueMode = "one-at-a-time"
+    """How many steers are delivered before a request."""
+    follow_up_mode: QueueMode = "one-at-a-time"
+    """How many follow-ups are delivered when the turn would stop."""
     max_chars: int | None = None
     """The character budget of a request's messages."""
     max_tokens: int | None = None
     """The token budget of a request: system prompt, tools and messages. None: the model's window less the reserve, or
     no limit where the window is not known."""
     reserve_tokens: int | None = None
-    """What is left of the window for the reply. None: a quarter of the window, at most 4,096."""
+    """What is left of the window for the reply. None: a quarter of the window, at most 4,096; or as many tokens as the
+    request's options allow the reply (``max_tokens``), up to half of the window, since a provider counts both together."""
+    compaction: CompactionSettings | bool = True
+    """When a summary takes the place of the older part of the context, and down to what. True: as ``CompactionSettings``
+    have it, where the model says what its window is; where it does not, only once the provider says that a request is
+    too long. Settings of one's own with no window anywhere assume 32,768 tokens. False: never; then what does not fit is
+    left out, oldest first."""
     estimator: TokenEstimator | None = None
     """Counts tokens. None: the estimate that is anchored on the provider's own counts."""
     thinking_level: str | None = None
@@ -44,10 +65,36 @@ class AgentSettings:
             raise ValueError(f"max_steps is {self.max_steps}; a turn needs at least one request")
         if self.max_result_chars < 1:
             raise ValueError(f"max_result_chars is {self.max_result_chars}; give a positive number")
+        for name in ("max_turn_seconds", "max_turn_tokens", "max_chars", "max_tokens", "tool_timeout"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:  # NaN is not, either
+                raise ValueError(f"{name} is {limit}; give a positive number, or None for no limit")
+        if self.reserve_tokens is not None and self.reserve_tokens < 0:
+            raise ValueError(f"reserve_tokens is {self.reserve_tokens}; give 0 or more, or None for a quarter")
+        for name in ("steering_mode", "follow_up_mode"):
+            if getattr(self, name) not in get_args(QueueMode):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; give 'one-at-a-time' or 'all'")
 
-    def token_budget(self, context_window: int | None) -> int | None:
-        """How many tokens a request may have for a model with that window."""
+    def check_window(self, context_window: int | None, *, model_id: str) -> None:
+        """Raise ``ValueError`` if a model with that window leaves no room for any request."""
+        budget = self.token_budget(context_window)
+        if budget is not None and budget < 1:
+            raise ValueError(
+                f"{model_id!r} has a window of {context_window} tokens, and {self.reserve_tokens} are reserved for the "
+                "reply, so no request fits; lower reserve_tokens"
+            )
+
+    def token_budget(self, context_window: int | None, options: Mapping[str, Any] | None = None) -> int | None:
+        """How many tokens a request with these options may have for a model with that window."""
         if self.max_tokens is not None or context_window is None:
             return self.max_tokens
-        reserve = self.reserve_tokens
-        return context_window - (min(_LARGEST_RESERVE, context_window // 4) if reserve is None else reserve)
+        return context_window - self.reserve(context_window, options)
+
+    def reserve(self, context_window: int, options: Mapping[str, Any] | None = None) -> int:
+        """How many tokens of that window are left for the reply."""
+        if self.reserve_tokens is not None:
+            return self.reserve_tokens
+        asked = [(options or {}).get(name) for name in _REPLY_LIMITS]
+        longest = max((limit for limit in asked if isinstance(limit, int)), default=0)
+        usual = min(_LARGEST_RESERVE, context_window // 4)
+        return max(usual, min(longest, context_window // 2))

@@ -9,7 +9,7 @@ from harness.events import TurnReason
 from harness.recovery import interrupted_result
 from harness.session import Session, SessionTurn
 from harness.tools.definition import Tool
-from storage.entries import Entry, MessageEntry, TurnEndEntry
+from storage.entries import ApprovalResolvedEntry, Entry, MessageEntry, ModelChangeEntry, TurnEndEntry
 from storage.errors import QueueFullError
 from storage.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage
 from storage.pending_write import PendingWrite
@@ -26,11 +26,47 @@ class CallState:
     prepared: Any = None
     refusal: str | None = None
     """Why it is not run, in words for the model."""
+    arguments: dict[str, Any] = field(init=False)
+    """What it runs with: the model's own, unless a hook gave it others."""
+    preview: str | None = None
+    """What the person is shown, or was when it was asked before."""
+    asked_arguments: dict[str, Any] | None = None
+    """The arguments that a question of before was about."""
+    question: PendingWrite | None = None
+    """Its ``approval_requested``, once that was handed to the log in this process."""
+    question_id: str = ""
+    """The id of that entry, once it is on disk."""
+    is_decided: bool = False
+    """Whether its ``approval_resolved`` was handed to the log."""
+    is_deferred: bool = False
+    """Whether the person decides later."""
+    is_checked: bool = False
+    """Whether its tool has looked at its arguments, or it was refused."""
+    start: PendingWrite | None = None
+    """Its ``tool_start``, once that was handed to the log."""
     begun: bool = False
     """Whether its tool was called: from here on it may have done something."""
     result: ToolResultMessage | None = None
     recorded: PendingWrite | None = None
     """Its result's write, once that was handed to the log, which keeps what it was handed unless the store fails."""
+
+    def __post_init__(self) -> None:
+        self.arguments = self.call.arguments
+
+    @property
+    def idempotency_key(self) -> str:
+        """Unique for the call, in all sessions: the reply's entry has an id of its own, and the call one within it."""
+        return f"{self.entry_id}/{self.call.id}"
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether its question is on record."""
+        return bool(self.question_id) or self.question is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its question is on record, and no answer."""
+        return self.is_asked and not self.is_decided
 
 
 @dataclass(slots=True)
@@ -47,11 +83,22 @@ class TurnRecord:
     reply: PendingWrite | None = None
     """The newest reply's write: the one that ``calls`` belong to."""
     ending: PendingWrite | None = None
+    reason: TurnReason | None = None
+    """How it ended, once that was handed to the log."""
+    is_resumed: bool = False
+    """Whether its beginning, and the reply that ``calls`` belong to, were on disk before."""
+    is_suspended: bool = False
+    """Whether it waits for a person, and so is left open."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it began on disk (or will, once the log is drained), and did not end there."""
-        return _holds(self.start) and not _holds(self.ending)
+        """Whether it began on disk (or will, once the log is drained), and is to end there."""
+        began = self.is_resumed or _holds(self.start)
+        return began and not self.is_suspended and not _holds(self.ending)
+
+    def _has_reply(self) -> bool:
+        """Whether the reply that ``calls`` belong to is on record (or will be, once the log is drained)."""
+        return _holds(self.reply) or (self.reply is None and self.is_resumed)
 
     async def put(self, entry: Entry) -> PendingWrite:
         """Hand an entry to the log. At once, unless too much is waiting: then after that was written."""
@@ -71,16 +118,33 @@ class TurnRecord:
         state.recorded = await self.put(MessageEntry(message=result))
         return await state.recorded
 
+    async def resolve(self, state: CallState, decision: str, reason: str | None = None) -> PendingWrite:
+        """Hand the answer to a call's question to the log."""
+        entry = ApprovalResolvedEntry(call_id=state.call.id, decision=decision, reason=reason or None, ignorable=True)
+        write = await self.put(entry)
+        state.is_decided = True
+        return write
+
     async def end(self, reason: TurnReason, **more: Any) -> str:
         """Write the ``turn_end``, once. Returns its id."""
         self.ending = await self.put(TurnEndEntry(turn=self.number, reason=reason, **more))
+        self.reason = reason
         return await self.ending
 
-    async def close_early(self, reason: TurnReason, *, provider: str, model_id: str, why: str | None) -> str:
+    async def close_early(
+        self,
+        reason: TurnReason,
+        *,
+        provider: str,
+        model_id: str,
+        why: str | None,
+        chosen: ModelChangeEntry | None = None,
+    ) -> str:
         """End a turn that cannot go on: what was heard of a reply, a result for each call, and the ``turn_end``.
 
-        Everything is handed to the log before anything is waited for, so that a second cancellation cannot come
-        between. Returns the ``turn_end``'s id.
+        ``chosen``: to be recorded behind half a reply, where another model was chosen meanwhile. Everything is handed to
+        the log before anything is waited for, so that a second cancellation cannot come between.
+        Returns the ``turn_end``'s id.
         """
         if self.heard:
             partial = AssistantMessage(
@@ -92,7 +156,11 @@ class TurnRecord:
             )
             self.heard.clear()
             await self.put(MessageEntry(message=partial))
-        for state in self.calls if _holds(self.reply) else ():
+            if chosen is not None:
+                await self.put(chosen)
+        for state in self.calls if self._has_reply() else ():
+            if state.is_waiting:
+                await self.resolve(state, "cancelled")
             if not _holds(state.recorded):
                 result = state.result or interrupted_result(state.call, begun=state.begun)
                 state.recorded = await self.put(MessageEntry(message=result))

@@ -16,6 +16,7 @@ from pydantic_core import ErrorDetails
 from storage.entries import (
     CompactionEntry,
     ContextEditEntry,
+    DeliveredEntry,
     Entry,
     KnownEntry,
     LabelEntry,
@@ -87,6 +88,8 @@ def facts_of(entry: Entry) -> Facts:
         return Facts(target=entry.first_kept_entry_id)
     if isinstance(entry, WorkingMemoryEntry):
         return Facts(target=entry.op)
+    if isinstance(entry, DeliveredEntry):
+        return Facts(target=entry.message_id)
     if isinstance(entry, ModelChangeEntry):
         return Facts(model=(entry.provider, entry.model_id))
     if isinstance(entry, UnknownEntry | UnknownMessageEntry):

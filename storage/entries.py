@@ -53,16 +53,45 @@ class EntryBase(RecordModel):
         return name != "parent_id" and super()._absent(name)  # given as ``None``, it makes a root
 
 
+class RequestEdit(RecordModel):
+    """A change that a hook made to the messages of a request: at ``at``, ``removed`` messages gave way to ``inserted``.
+
+    ``at`` counts the messages as they were before any edit; edits are in order and do not overlap.
+    """
+
+    at: int
+    removed: int = 0
+    inserted: list[KnownMessage] | None = None
+
+
+class Shortening(RecordModel):
+    """Which tool results a request showed shortened: those before an entry on its path, over so many characters of text.
+
+    ``before`` is that entry's whole id. A result is shortened to at most ``max_chars`` (500 at least), by a fixed rule, so
+    that these two give the same text again.
+    """
+
+    always_written: ClassVar[tuple[str, ...]] = ("max_chars",)
+    before: str
+    max_chars: int = 2_000
+
+
 class RequestFacts(RecordModel):
     """What a reply answered: the header it was asked under, the projection's version, and the entries shown (R26).
 
     ``shown`` is a list of runs ``[first id, last id]`` along the reply's own path, with ids shortened to what is unique
-    on it.
+    on it. ``leaf_id`` is where the request was made, if that is not the reply's parent: others appended meanwhile.
+    ``tail``: where a budget cut a compaction's retained tail, the places of its messages that were shown, counted from
+    its end (-1 is its last). ``edits``: what hooks changed in the messages. ``shortened``: which results were shortened.
     """
 
     header_id: str | None = None
     projection: int | None = None
     shown: list[list[str]] | None = None
+    leaf_id: str | None = None
+    tail: list[int] | None = None
+    edits: list[RequestEdit] | None = None
+    shortened: Shortening | None = None
 
 
 class MessageEntry(EntryBase):
@@ -188,7 +217,7 @@ class WorkingMemoryEntry(EntryBase):
 
 
 class QueuedEntry(EntryBase):
-    """A message that waits for its place in a turn (``steer``, ``follow_up``, ``next_turn``)."""
+    """A message that waits for its place in a turn. ``kind``: ``steer``, ``follow_up`` or ``next_turn``."""
 
     type: Literal["queued"] = "queued"
     kind: str
@@ -196,25 +225,35 @@ class QueuedEntry(EntryBase):
 
 
 class DeliveredEntry(EntryBase):
-    """A queued message reached the model, or was taken back; ``entry_id`` names the ``queued`` entry."""
+    """A queued message takes its place as the entry ``message_id``; without one, it was taken back.
+
+    ``entry_id`` names the ``queued`` entry. The message entry follows; where it does not (a crash came between), the
+    queued message still waits.
+    """
 
     type: Literal["delivered"] = "delivered"
     entry_id: str
+    message_id: str | None = None
 
 
 class ApprovalRequestedEntry(EntryBase):
-    """A call waits for a person's decision."""
+    """A call waits for a person's decision: what would run, and what the person was shown of it."""
 
     type: Literal["approval_requested"] = "approval_requested"
     call_id: str
+    name: str | None = None
+    arguments: dict[str, Any] | None = None
+    idempotency_key: str | None = None
+    preview: str | None = None
 
 
 class ApprovalResolvedEntry(EntryBase):
-    """A person decided on a call."""
+    """A person decided on a call: ``approved`` or ``denied``; or it was ``cancelled`` before anybody did."""
 
     type: Literal["approval_resolved"] = "approval_resolved"
     call_id: str
     decision: str
+    reason: str | None = None
 
 
 class UsageEntry(EntryBase):

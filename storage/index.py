@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 from storage.decode import parse_record
 from storage.errors import BrokenPathError, DamagedSessionError, EntryNotFoundError, NotOnPathError
 from storage.protocols import NO_FACTS, Facts, Record, SessionWarning
+from storage.waiting import Waiting
 
 NONE = -1
 """No entry: the parent of a root."""
@@ -42,6 +43,8 @@ class State(NamedTuple):
     """The ``turn_start`` of the turn that is open here."""
     turns: int = 0
     """How many turns began on this path."""
+    queue: int = NONE
+    """The newest entry that put a message in the queue of this path, or may have taken one out."""
 
 
 ROOT = State()
@@ -80,8 +83,11 @@ class EntryIndex:
         self._states: list[State] = [ROOT]
         self._models: dict[int, tuple[str | None, str | None]] = {}
         self._previous: dict[int, int] = {}
-        """For working memory, context edits and system messages: the one before it on its path."""
+        """For working memory, context edits, system messages and the queue: the one before it on its path."""
         self._clears: set[int] = set()
+        self._announced: set[str] = set()
+        """Ids of messages that a ``delivered`` entry named, and that have not come yet."""
+        self._waiting = Waiting()
         self.ended_turns: set[int] = set()
         """The turn starts that have an end on some branch."""
         self.labels: dict[str, int] = {}
@@ -139,8 +145,15 @@ class EntryIndex:
             opener = NONE
         role = facts.role
         state = self._states[number]
+        if self._announced and entry_id in self._announced:
+            self._announced.discard(entry_id)
+            state = state._replace(queue=self._after(state.queue, seq))
+            number = self._new_state(state)
+            is_delivered = True
+        else:
+            is_delivered = False
         if kind == "message" and role == "user":
-            if state.turn == NONE or opener < state.turn:
+            if (state.turn == NONE or opener < state.turn) and not is_delivered:
                 opener = seq
         elif kind != "message" or facts.model is not None or role == "system" or facts.unknown:
             if kind == "turn_start":
@@ -224,6 +237,10 @@ class EntryIndex:
             self.leaf_broken = target
             self.broken.append((entry_id, target, line))
 
+    def _after(self, previous: int, seq: int) -> int:
+        self._previous[seq] = previous
+        return seq
+
     def _next_state(self, state: State, seq: int, kind: str, facts: Facts) -> State:
         if facts.unknown:
             return state._replace(unknown=seq)
@@ -243,6 +260,10 @@ class EntryIndex:
                 if facts.target == "clear" and kind == "working_memory":
                     self._clears.add(seq)
             return state._replace(**{name: seq})
+        if kind in ("queued", "delivered"):
+            if kind == "delivered" and facts.target is not None and facts.target not in self.ids:
+                self._announced.add(facts.target)
+            return state._replace(queue=self._after(state.queue, seq))
         if kind == "label":
             if facts.target is not None:
                 self.labels[facts.target] = seq
@@ -306,6 +327,28 @@ class EntryIndex:
             seq = self._previous[seq]
         chain.reverse()
         return chain
+
+    def waiting(self, seq: int) -> list[int]:
+        """The ``queued`` entries whose messages wait on the path to ``seq``, oldest first.
+
+        One waits as long as no ``delivered`` entry of it is on the path that names no message (it was taken back), or
+        one that is on the path too: what a crash cut off between these two is still waiting. Asked again further down
+        the same path, it looks only at what is new.
+        """
+        newest = self.state(seq).queue
+        if newest == NONE:
+            return []
+        known = self._waiting
+        changes: list[int] = []
+        place = newest
+        while place not in (NONE, known.place):
+            changes.append(place)
+            place = self._previous[place]
+        if place == NONE:
+            known = self._waiting = Waiting()
+        for place in reversed(changes):
+            known.go_on(self, place)
+        return list(known.queued.values())
 
     def path(self, seq: int) -> list[int]:
         """The places from the root to ``seq``. O(depth). Raises ``BrokenPathError``."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from harness.models.events import ModelEvent, ReplyFinished, TextDelta, ThinkingDelta, ToolCallDelta
     from harness.models.http_settings import RetryPolicy, Timeouts
     from harness.models.openai_chat import OpenAIChatModel
-    from harness.models.protocol import ChatModel, ModelRequest, ToolSchema
+    from harness.models.protocol import ChatModel, HasOptions, KeepsConnections, ModelRequest, ToolSchema
     from harness.models.recorded import RecordedModel
 else:
     _HOMES = {
@@ -19,7 +19,7 @@ else:
         "harness.models.events": "ModelEvent ReplyFinished TextDelta ThinkingDelta ToolCallDelta",
         "harness.models.http_settings": "RetryPolicy Timeouts",
         "harness.models.openai_chat": "OpenAIChatModel",
-        "harness.models.protocol": "ChatModel ModelRequest ToolSchema",
+        "harness.models.protocol": "ChatModel HasOptions KeepsConnections ModelRequest ToolSchema",
         "harness.models.recorded": "RecordedModel",
     }
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)
@@ -27,6 +27,8 @@ else:
 __all__ = [
     "AnthropicModel",
     "ChatModel",
+    "HasOptions",
+    "KeepsConnections",
     "ModelEvent",
     "ModelRequest",
     "OpenAIChatModel",

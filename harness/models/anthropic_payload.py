@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.models.anthropic_blocks import AssistantBlocks, result_blocks, user_blocks
@@ -37,7 +37,10 @@ def anthropic_payload(
         ModelError: a message of a role that cannot be sent, an option that is not the caller's to set, a value that is
             no JSON.
     """
-    messages = _merged(_messages(request, provider, model_id))
+    each = [*_messages(request, provider, model_id)]
+    stays = len(each) - request.passing
+    passing = {id(block) for message in each[stays:] for block in message["content"]}
+    messages = _merged(each)
     if not messages:
         raise ModelError(NOTHING_TO_SEND)
     if messages[0]["role"] != "user":
@@ -56,7 +59,7 @@ def anthropic_payload(
     body["stream"] = True
     options = sent_options(defaults, request.options, _OURS)
     if own_option(options, PROMPT_CACHING, True):
-        _mark_for_cache(body)
+        _mark_for_cache(body, passing)
     return encode_json({**body, **thinking_options(model_id, request.thinking_level, options, messages), **options})
 
 
@@ -89,7 +92,7 @@ def _messages(request: ModelRequest, provider: str, model_id: str) -> Iterator[P
                 raise wrong_role(position, message)
 
 
-def _merged(messages: Iterator[Part]) -> list[Part]:
+def _merged(messages: Iterable[Part]) -> list[Part]:
     """The messages with neighbours of one role made one, results before all else in it, and none empty."""
     merged: list[Part] = []
     for message in messages:
@@ -108,13 +111,26 @@ def _is_no_result(block: Part) -> bool:
     return block["type"] != "tool_result"
 
 
-def _mark_for_cache(body: dict[str, Any]) -> None:
+def _mark_for_cache(body: dict[str, Any], passing: Collection[int]) -> None:
     """Put the cache's marks where the next request will have the same bytes before them.
 
     The last user message but one is where the mark was in the request before: with many calls side by side the vendor
-    would not look back that far by itself.
+    would not look back that far by itself. ``passing`` are the ids of blocks that will not be there: a mark goes before
+    them, for what is marked behind them is written to the cache and never read.
     """
-    last_blocks = [message["content"] for message in body["messages"] if message["role"] == "user"][-2:]
-    for blocks in [body.get("system"), *last_blocks]:
-        if blocks:
-            blocks[-1] = {**blocks[-1], "cache_control": {"type": "ephemeral"}}
+    users = [message["content"] for message in body["messages"] if message["role"] == "user"]
+    staying = [places for blocks in users if (places := _places(blocks, passing))]
+    if body.get("system"):
+        _mark(body["system"], len(body["system"]) - 1)
+    for blocks, place in staying[-2:]:
+        _mark(blocks, place)
+
+
+def _places(blocks: list[Part], passing: Collection[int]) -> tuple[list[Part], int] | None:
+    """The blocks, and the last of them that stays."""
+    place = max((place for place, block in enumerate(blocks) if id(block) not in passing), default=None)
+    return None if place is None else (blocks, place)
+
+
+def _mark(blocks: list[Part], place: int) -> None:
+    blocks[place] = {**blocks[place], "cache_control": {"type": "ephemeral"}}

@@ -153,16 +153,16 @@ class ChunkStream:
             self.is_done = True
             text = await read_text(self._response, _LARGEST_REPLY, seconds)
             return self._chunk(text, is_error=False) if text.strip() else None
-        with anyio.fail_after(pinged or seconds):
-            while (event := await self._event(seconds)) is not None:
-                if event.data.strip() == "[DONE]":
-                    self.is_done = True
-                    return None
-                if event.data.strip():
-                    chunk = self._chunk(event.data, is_error=event.event == "error")
-                    if chunk.get("type") != "ping":
-                        self.is_done = chunk.get("type") == "message_stop"
-                        return chunk
+        until = anyio.current_time() + (pinged or seconds)
+        while (event := await self._event(min(seconds, until - anyio.current_time()))) is not None:
+            if event.data.strip() == "[DONE]":
+                self.is_done = True
+                return None
+            if event.data.strip():
+                chunk = self._chunk(event.data, is_error=event.event == "error")
+                if chunk.get("type") != "ping":
+                    self.is_done = chunk.get("type") == "message_stop"
+                    return chunk
         return None
 
     async def _event(self, seconds: float) -> ServerSentEvent | None:

@@ -6,19 +6,18 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
 
 import anyio
-import anyio.to_thread
 import httpx
-from anyio.lowlevel import RunVar
 from pydantic import SecretStr
 
 from harness.models.broken_ways import broken_way
+from harness.models.connections import Connections
 from harness.models.event_stream import ChunkStream, refusal_in
 from harness.models.events import ModelEvent, ReplyFinished, ToolCallDelta
 from harness.models.http_settings import ChatApi, RetryPolicy, Timeouts
@@ -104,7 +103,6 @@ class HttpChatModel(ABC):
         self._url = _endpoint(api, base_url or os.environ.get(api.url_variable) or api.base_url)
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or RetryPolicy()
-        self._keeps_connections = False
         secrets = {name: checked_secret(value, f"The header {name!r}") for name, value in (headers or {}).items()}
         self._redact = Redactor(secrets.values())
         key = api_key if api_key is not None else os.environ.get(api.key_variable)
@@ -114,7 +112,8 @@ class HttpChatModel(ABC):
             self._redact = Redactor([secret, *secrets.values()])
             secrets = {api.key_header: SecretStr(api.key_form.format(secret.get_secret_value())), **secrets}
         self._headers = SecretHeaders(secrets)
-        self._client: RunVar[httpx.AsyncClient | None] = RunVar(f"client of {model_id}", None)
+        self._connections = Connections(self._make_client)
+        self._entered: list[AbstractAsyncContextManager[None]] = []
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_id!r}, provider={self.provider!r}, base_url={self.base_url!r})"
@@ -172,21 +171,24 @@ class HttpChatModel(ABC):
                     return
             await anyio.sleep(delay)
 
+    def connected(self) -> AbstractAsyncContextManager[None]:
+        """Keep connections from request to request meanwhile (see ``KeepsConnections``)."""
+        return self._connections.held()
+
     async def aclose(self) -> None:
         """Close the connections of this event loop."""
-        client = self._client.get()
-        if client is not None:
-            self._client.set(None)
-            await client.aclose()
+        await self._connections.aclose()
 
     async def __aenter__(self) -> Self:
-        await self.aclose()
-        self._keeps_connections = True
+        held = self.connected()
+        await held.__aenter__()
+        self._entered.append(held)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._keeps_connections = False
-        await self.aclose()
+        await self._entered.pop().__aexit__(None, None, None)
+        if not self._connections.are_kept:
+            await self.aclose()
 
     def _body(self, request: ModelRequest, changes: Mapping[str, Any]) -> bytes:
         return self.payload(replace(request, options={**request.options, **changes}) if changes else request)
@@ -196,7 +198,7 @@ class HttpChatModel(ABC):
         seconds = min(self._timeouts.first_event, self._timeouts.whole)
         begun = anyio.current_time()
         try:
-            client = await self._connected_client()
+            client = await stack.enter_async_context(self._connections.client())
             with anyio.fail_after(seconds):
                 response = await stack.enter_async_context(
                     client.stream(
@@ -247,7 +249,7 @@ class HttpChatModel(ABC):
                     limit=LARGEST_REPLY,
                 )
         yield ReplyFinished(self._finished(answer))
-        if self._keeps_connections and answer.chunks.is_done:
+        if self._connections.are_kept and answer.chunks.is_done:
             with suppress(httpx.HTTPError):  # the reply is whole; only the connection is lost
                 await answer.chunks.drain(0.1)
 
@@ -258,21 +260,18 @@ class HttpChatModel(ABC):
         phase, seconds = (
             ("after_finish", times.after_finish) if has_finished else ("between_events", times.between_events)
         )
-        pinged = None if has_finished else max(seconds, times.first_event)
+        pinged = seconds if has_finished else max(seconds, times.first_event)
         begun = anyio.current_time()
         try:
-            with anyio.move_on_after(left) as scope:
-                return await answer.chunks.next(seconds, pinged=pinged)
-            if scope.cancelled_caught:
-                phase, seconds = "whole", times.whole
-                raise TimeoutError
+            return await answer.chunks.next(min(seconds, left), pinged=min(pinged, left))
         except (httpx.HTTPError, TimeoutError, OSError) as error:
             if has_finished:
                 return None
+            if isinstance(error, TimeoutError) and anyio.current_time() - begun >= left:
+                phase, seconds = "whole", times.whole
             raise self._broken(error, "in the middle of its answer", phase, seconds) from error
         finally:
             answer.waited += anyio.current_time() - begun
-        return None
 
     def _finished(self, answer: _Answer) -> AssistantMessage:
         reply = answer.reply
@@ -303,24 +302,13 @@ class HttpChatModel(ABC):
             redact=self._redact,
         )
 
-    async def _connected_client(self) -> httpx.AsyncClient:
-        client = self._client.get()
-        if client is None:
-            # Making one reads certificates from disk.
-            client = await anyio.to_thread.run_sync(self._make_client)
-            raced = self._client.get()
-            if raced is not None:
-                return raced
-            self._client.set(client)
-        return client
-
-    def _make_client(self) -> httpx.AsyncClient:
+    def _make_client(self, keep: bool) -> httpx.AsyncClient:
         is_here = _is_this_machine(self._url.host)
         return httpx.AsyncClient(
             timeout=httpx.Timeout(
                 None, connect=self._timeouts.connect, write=self._timeouts.write, pool=self._timeouts.connect
             ),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None if self._keeps_connections else 0),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None if keep else 0),
             headers={"User-Agent": "branchline", "Accept-Encoding": "identity"},
             trust_env=not is_here,
             verify=not (is_here and self._url.scheme == "http"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from harness.models.events import ModelEvent
 from storage.messages import Message
@@ -38,6 +38,9 @@ class ModelRequest:
     tools: Sequence[ToolSchema] = ()
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     thinking_level: str | None = None
+    passing: int = 0
+    """How many of the last messages are not part of the conversation, and so will not stand there in the next request
+    (the working memory): what a vendor is told to cache ends before them."""
 
 
 @runtime_checkable
@@ -99,4 +102,23 @@ class HasOptions(Protocol):
     @property
     def options(self) -> Mapping[str, Any]:
         """By the provider's own names."""
+        ...
+
+
+def own_options(model: ChatModel) -> Mapping[str, Any]:
+    """What a model sends of its own (see ``HasOptions``)."""
+    options: object = getattr(model, "options", None)  # a look-up; asking for the protocol takes ten times as long
+    return cast("Mapping[str, Any]", options) if isinstance(options, Mapping) else {}
+
+
+@runtime_checkable
+class KeepsConnections(Protocol):
+    """**Protocol**: a model that can keep its connections open from request to request.
+
+    A harness holds them for the length of a turn, so that not every step of it begins with a handshake, and nothing is
+    open between turns. ``async with model`` around everything keeps them across turns as well.
+    """
+
+    def connected(self) -> AbstractAsyncContextManager[None]:
+        """Keep connections until it is left; then, if nobody else holds them, they are closed."""
         ...

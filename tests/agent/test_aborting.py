@@ -6,11 +6,11 @@ import itertools
 from typing import Any
 
 import anyio
-import anyio.from_thread
 import anyio.lowlevel
 import pytest
 
 from harness.agent import AgentHarness
+from harness.approvals import ApprovalRequest, Decision
 from harness.events import AgentEvent, MessageFinished, ToolStarted, TurnEnded, TurnStarted
 from harness.message_queue import QueuedMessage
 from harness.models.protocol import ModelRequest
@@ -19,10 +19,10 @@ from harness.session import Session
 from harness.testing import Reply, ScriptedModel, tool_call
 from harness.tools import tool
 from storage.entries import DeliveredEntry
-from storage.errors import BusyError, SessionClosedError, TurnAbortedError
+from storage.errors import PendingCallError, SessionClosedError, TurnAbortedError
 from storage.memory import MemoryStorage
 from storage.messages import UserMessage
-from tests.agent.agents import check_well_formed, history, results
+from tests.agent.agents import check_well_formed, history
 from tests.agent.cancelling import StoppedAtStep
 
 pytestmark = pytest.mark.anyio
@@ -208,79 +208,6 @@ async def test_abort_a_stream_that_nobody_reads(session: Session) -> None:
     check_well_formed(await session.entries())
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["prompt", "stream"])
-async def test_abort_from_a_tool(session: Session, plain: bool) -> None:
-    """It does not return: the tool is cancelled with its turn. Nothing is taken back, since nobody is there to have it."""
-    after: list[str] = []
-
-    begun = anyio.Event()
-
-    async def stopping() -> str:
-        await begun.wait()
-        harness.steer("S")
-        await harness.abort()
-        after.append("returned")
-        return "never"
-
-    async def beside() -> str:
-        begun.set()
-        return await hanging()
-
-    model = ScriptedModel([[tool_call("stopping", "a"), tool_call("beside", "b")], "Fine."])
-    harness = AgentHarness(session, model, tools=[stopping, beside])
-    with anyio.fail_after(5):
-        if plain:
-            with pytest.raises(TurnAbortedError):
-                await harness.prompt("Go")
-        else:
-            async with harness.stream("Go") as events:
-                assert [event async for event in events]
-    assert after == []
-    assert {call: result.text for call, result in (await results(session)).items()} == {
-        "a": OUTCOME_UNKNOWN,
-        "b": OUTCOME_UNKNOWN,
-    }
-    assert texts(await harness.waiting_messages()) == ["S"]
-    assert (await harness.prompt("Again")).text == "Fine."
-    check_well_formed(await session.entries())
-
-
-async def test_abort_from_a_tool_in_a_thread(session: Session) -> None:
-    """The same, through ``anyio.from_thread``."""
-
-    def stopping() -> str:
-        anyio.from_thread.run(harness.abort)
-        return "never"
-
-    harness = AgentHarness(session, ScriptedModel([tool_call("stopping", "a"), "Fine."]), tools=[stopping])
-    with anyio.fail_after(5):
-        with pytest.raises(TurnAbortedError):
-            await harness.prompt("Go")
-    check_well_formed(await session.entries())
-    assert (await harness.prompt("Again")).text == "Fine."
-
-
-async def test_abort_from_a_tool_that_is_shielded(session: Session) -> None:
-    """It cannot wait for itself: the tool is told so, may clean up, and keeps its result."""
-    codes: list[str] = []
-
-    async def stopping() -> str:
-        with anyio.CancelScope(shield=True):
-            try:
-                await harness.abort()
-            except BusyError as error:
-                codes.append(error.code)
-            await anyio.sleep(0.01)
-        return "cleaned up"
-
-    harness = AgentHarness(session, ScriptedModel([tool_call("stopping", "a"), "Fine."]), tools=[stopping])
-    with anyio.fail_after(5):
-        with pytest.raises(TurnAbortedError):
-            await harness.prompt("Go")
-    assert codes == ["busy"]
-    assert (await history(session))[-2:] == ["result a: cleaned up", "turn_end 1 cancelled"]
-
-
 async def test_sequential_calls_that_were_not_begun(session: Session) -> None:
     """The call at work is of unknown outcome, the next one says that it was not run."""
     begun = anyio.Event()
@@ -387,45 +314,6 @@ async def test_who_waits_for_abort_is_cancelled(session: Session) -> None:
     assert texts(await harness.waiting_messages()) == ["S"]
 
 
-async def test_wait_for_idle(session: Session) -> None:
-    """Several tasks wait for the end of the turn, however it ends; without one it returns at once."""
-    go = anyio.Event()
-    ended: list[str] = []
-
-    async def answer(_: ModelRequest) -> str:
-        await go.wait()
-        return "Fine."
-
-    async def wait() -> None:
-        await harness.wait_for_idle()
-        ended.append((await history(session))[-1])
-
-    harness = AgentHarness(session, ScriptedModel([answer]))
-    await harness.wait_for_idle()
-    async with anyio.create_task_group() as group:
-        group.start_soon(harness.prompt, "Go")
-        await until(session, "request_header")
-        for _ in range(3):
-            group.start_soon(wait)
-        await anyio.sleep(0.01)
-        assert ended == []
-        go.set()
-    assert ended == ["turn_end 1 completed"] * 3
-
-
-async def test_a_tool_cannot_wait_for_its_own_turn(session: Session) -> None:
-    """It would wait for ever, so it is told."""
-
-    async def waiting() -> str:
-        await harness.wait_for_idle()
-        return "never"
-
-    harness = AgentHarness(session, ScriptedModel([tool_call("waiting", "a"), "Done."]), tools=[waiting])
-    with anyio.fail_after(5):
-        await harness.prompt("Go")
-    assert "cannot wait for its own end" in (await results(session))["a"].text
-
-
 async def test_a_native_cancellation_during_an_abort(anyio_backend_name: str, session: Session) -> None:
     """Cancelled natively while it is being aborted, the turn is closed once, and the cancellation goes on up."""
     if anyio_backend_name == "trio":
@@ -458,3 +346,30 @@ async def test_abort_after_the_turn_had_completed(session: Session) -> None:
         rest = [event async for event in events]
     assert [(type(event), getattr(event, "reason", "")) for event in rest] == [(TurnEnded, "completed")]
     assert events.reply.text == "Fine."
+
+
+async def test_abort_closes_a_turn_that_waits_for_a_person(session: Session) -> None:
+    """Its question is answered as cancelled, its call gets its result, the turn ends; and the next prompt works."""
+
+    @tool(needs_approval=True)
+    def delete() -> str:
+        raise AssertionError
+
+    async def later(_: ApprovalRequest) -> Decision:
+        return Decision.later()
+
+    model = ScriptedModel([tool_call("delete", "a"), "Fine."])
+    harness = AgentHarness(session, model, tools=[delete], approve=later)
+    with pytest.raises(PendingCallError):
+        await harness.prompt("Go")
+    harness.steer("S")
+    assert texts(await harness.abort()) == ["S"]
+    assert (await history(session))[-5:] == [
+        "queued",
+        "approval_resolved",
+        f"error a: {NOT_STARTED}",
+        "turn_end 1 cancelled",
+        "delivered",
+    ]
+    assert (await harness.prompt("Again")).text == "Fine."
+    check_well_formed(await session.entries())

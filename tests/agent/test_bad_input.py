@@ -261,26 +261,34 @@ async def test_a_client_that_goes_away(kind: Kind, when: str, chat: Session, pla
 @pytest.mark.parametrize(
     "settings", [{}, {"options": {"max_tokens": 900}}, {"options": {"max_completion_tokens": 900}}]
 )
+@pytest.mark.parametrize("is_compacting", [True, False], ids=["summarising", "leaving out"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_window_that_prompt_and_reply_share(
-    kind: Kind, settings: dict[str, Any], chat: Session, place: Path
+    kind: Kind, is_compacting: bool, settings: dict[str, Any], chat: Session, place: Path
 ) -> None:
-    """The longest reply that is asked for and the prompt fit the window together, however long the conversation."""
+    """The longest reply that is asked for and the prompt fit the window together, however long the conversation.
+
+    By leaving out as well as by summarising: a summary has a request of its own, which fits too.
+    """
     window = 2_000
+    refused: list[ReceivedRequest] = []
 
     def strict(request: ReceivedRequest) -> Answer:
         reply = max(request.body.get(name, 0) for name in ("max_tokens", "max_completion_tokens"))
         size = len(request.raw) // 5  # what is around the texts is hardly a token
         if size + reply > window:
+            refused.append(request)
             return HttpAnswer(400, {"error": {"message": f"{size} + {reply} > {window}: exceed context limit"}})
         return "y" * 400
 
     with ScriptedServer(strict) as server:
-        harness = AgentHarness(chat, model_at(kind, server.base_url, context_window=window, **settings))
+        model = model_at(kind, server.base_url, context_window=window, **settings)
+        harness = AgentHarness(chat, model, settings=AgentSettings(compaction=is_compacting))
         for number in range(10):
             await harness.prompt(f"{number} " + "x" * 400)
     await check(chat, place)
-    assert len(server.requests) == 10
+    assert refused == []
+    assert len(server.requests) == 10 or is_compacting
 
 
 @pytest.mark.parametrize("kind", KINDS)

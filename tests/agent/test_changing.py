@@ -257,6 +257,7 @@ async def test_what_is_set_right_after_a_crash(tmp_path: Path) -> None:
     place.write_bytes(b"".join(lines[:6]))
     async with Session.open(JsonlStorage.open(place)) as session:
         harness = AgentHarness(session, ScriptedModel([]), tools=[look])
+        session.append_metadata("waiting", "to be written")  # so that all of them find the same record
         async with anyio.create_task_group() as group:
             group.start_soon(harness.set_thinking_level, "low")
             group.start_soon(harness.set_active_tools, ["look"])

@@ -218,9 +218,9 @@ async def test_the_window_less_a_reserve_is_the_token_budget() -> None:
 
 
 async def test_a_small_window_is_kept(session: Session) -> None:
-    """With a model whose window is hard, a long conversation never overflows it."""
+    """With a model whose window is hard, a long conversation never overflows it, also where nothing is summarised."""
     model = ScriptedModel(lambda _: "y" * 400, context_window=1_200, enforce_window=True)
-    harness = AgentHarness(session, model)
+    harness = AgentHarness(session, model, settings=AgentSettings(compaction=False))
     for number in range(12):
         await harness.prompt(f"{number} " + "x" * 400)
     assert len(model.requests) == 12

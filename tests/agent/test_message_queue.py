@@ -19,7 +19,6 @@ from storage.errors import BusyError, InvalidEntryError, ModelError, SessionClos
 from storage.memory import MemoryStorage
 from storage.messages import ImageContent, TextContent, UserMessage
 from tests.agent.agents import check_well_formed, history
-from tests.agent.cancelling import StoppedAtStep
 
 pytestmark = pytest.mark.anyio
 
@@ -344,35 +343,6 @@ async def test_a_queued_message_is_told_while_a_tool_works(session: Session) -> 
                     told.set()
 
 
-async def test_a_steer_at_the_last_moment(session: Session) -> None:
-    """At whatever step of the turn it is said: it reaches the model exactly once, in this turn or in the next one."""
-    turns: list[int] = []
-    number = 0
-    while not turns or turns[-1] == 1 or number < 10:
-        number += 1
-        async with Session.open(MemoryStorage.create()) as own:
-            model = ScriptedModel(lambda _: "Fine.")
-            harness = AgentHarness(own, model)
-            stopped = StoppedAtStep(harness.prompt("Go"), number, lambda h=harness: h.steer("S"))
-
-            async def run(stopped: StoppedAtStep = stopped) -> None:
-                await stopped
-
-            await run()
-            if stopped.steps < number:
-                break
-            steered = [shown(request) for request in model.requests]
-            await harness.prompt("Again")
-            texts = [entry.message.text for entry in await own.branch() if isinstance(entry, MessageEntry)]
-            assert texts.count("S") == 1
-            assert shown(model.requests[-1]).count("S") == 1
-            turns.append(1 if ["Go", "S"] in steered else 2)
-            check_well_formed(await own.entries())
-    assert turns == sorted(turns)
-    assert set(turns) <= {1, 2}
-    assert 1 in turns
-
-
 async def test_a_message_that_this_version_cannot_deliver_goes_on_waiting(session: Session) -> None:
     """A kind of a later version, or a message of another role, is left where it is."""
     await session.append_entry(QueuedEntry(kind="someday", message=UserMessage(content="x"), ignorable=True))
@@ -392,20 +362,3 @@ async def test_at_the_limit_of_requests_what_waits_goes_on_waiting(session: Sess
         await harness.prompt("Go")
     assert [queued.message.text for queued in await harness.waiting_messages()] == ["F"]
     assert (await history(session))[-1] == "turn_end 1 failed"
-
-
-async def test_a_steer_while_the_queue_is_looked_at(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said while the turn waits for other writes before it would end: it is still of this turn."""
-    settled = session.log.settled
-
-    async def settle_and_say() -> None:
-        await settled()
-        if (await lines(session))[-1].startswith("assistant") and len(model.requests) == 1:
-            monkeypatch.setattr(session.log, "settled", settled)
-            harness.steer("S")
-
-    model = ScriptedModel(lambda _: "Fine.")
-    harness = AgentHarness(session, model)
-    monkeypatch.setattr(session.log, "settled", settle_and_say)
-    await harness.prompt("Go")
-    assert [shown(request) for request in model.requests] == [["Go"], ["Go", "S"]]

@@ -1,0 +1,89 @@
+"""A turn that is resumed shows the person what would happen now, not what would have happened when it was suspended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.agent import AgentHarness
+from harness.approvals import Decision
+from harness.hooks import CallFacts, Hook
+from harness.session import Session
+from harness.testing import ScriptedModel, tool_call
+from harness.tools import tool, workspace_tools
+from storage.entries import ApprovalRequestedEntry, ApprovalResolvedEntry
+from storage.errors import PendingCallError
+from tests.agent.agents import check_well_formed, history
+from tests.agent.approving import Person, short_approvals
+
+pytestmark = pytest.mark.anyio
+
+
+@tool(needs_approval=True, preview=lambda arguments: f"To {arguments['to']}")
+async def send(to: str) -> str:
+    """Send a letter."""
+    return f"Sent to {to}."
+
+
+class Readdress(Hook):
+    def __init__(self, to: str) -> None:
+        self.to = to
+
+    async def before_call(self, call: CallFacts) -> Mapping[str, Any]:
+        return {"to": self.to}
+
+
+async def suspended(session: Session, harness: AgentHarness) -> None:
+    with pytest.raises(PendingCallError):
+        await harness.prompt("Go")
+    await harness.aclose()
+
+
+async def test_the_diff_is_made_anew(session: Session, tmp_path: Path) -> None:
+    """The file was changed meanwhile: what approving would destroy is shown, and what is shown is recorded."""
+    file = tmp_path / "notes.txt"
+    file.write_text("one\n")
+    tools = workspace_tools(tmp_path, write=True)
+    model = ScriptedModel([tool_call("write", "c1", path="notes.txt", content="two\n"), "Done."])
+    await suspended(session, AgentHarness(session, model, tools=tools, approve=Person(Decision.later())))
+    file.write_text("one\nprecious\n")
+    person = Person(Decision.deny())
+    await AgentHarness(session, model, tools=tools, approve=person).resume()
+    preview = person.asked[0].preview
+    assert preview is not None
+    assert "-precious" in preview
+    entries = await session.entries()
+    check_well_formed(entries)
+    assert short_approvals(entries) == ["requested c1", "cancelled c1", "requested c1", "denied c1"]
+    questions = [entry for entry in entries if isinstance(entry, ApprovalRequestedEntry)]
+    assert questions[-1].preview == preview
+    taken_back = next(entry for entry in entries if isinstance(entry, ApprovalResolvedEntry))
+    assert taken_back.reason is not None
+    assert "asked anew" in taken_back.reason
+    assert (await history(session))[-1] == "turn_end 1 completed"
+
+
+async def test_other_arguments_are_asked_about_anew(session: Session) -> None:
+    """Hooks gave the call other arguments this time: the question, its preview and the record are of those."""
+    model = ScriptedModel([tool_call("send", "c1", to="you"), "Done."])
+    first = AgentHarness(session, model, tools=[send], approve=Person(Decision.later()))
+    first.on(Readdress("Ann"))
+    await suspended(session, first)
+    person = Person(Decision.later(), Decision.approve())
+    second = AgentHarness(session, model, tools=[send], approve=person)
+    second.on(Readdress("Bob"))
+    with pytest.raises(PendingCallError):
+        await second.resume()
+    context = await session.build_context()
+    assert context.messages[-1].text == "(This tool call is waiting for approval; it has no result yet.)"
+    await second.resume()
+    asked = [(request.call.arguments, request.preview) for request in person.asked]
+    assert asked == [({"to": "Bob"}, "To Bob")] * 2
+    entries = await session.entries()
+    check_well_formed(entries)
+    assert short_approvals(entries) == ["requested c1", "cancelled c1", "requested c1", "approved c1", "start c1"]
+    questions = [entry.arguments for entry in entries if isinstance(entry, ApprovalRequestedEntry)]
+    assert questions == [{"to": "Ann"}, {"to": "Bob"}]

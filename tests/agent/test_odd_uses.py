@@ -1,0 +1,169 @@
+"""What a stranger might do with a harness: unusual, and answered with the truth and the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from harness.agent import AgentHarness
+from harness.events import AgentEvent, TurnEnded
+from harness.hooks import Hook, TurnFacts, TurnOutcome
+from harness.session import Session
+from harness.testing import ScriptedModel, tool_call
+from storage.errors import BusyError, HookError, InvalidEntryError, TurnAbortedError
+from storage.memory import MemoryStorage
+from tests.agent.agents import check_well_formed, history, results
+
+pytestmark = pytest.mark.anyio
+
+
+class Outcome(BaseException):
+    """As ``pytest.fail`` and ``pytest.skip`` raise it."""
+
+
+class Watching(Hook):
+    """Has ``prompt`` tell its events, and remembers how turns ended."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+
+    async def after_turn(self, turn: TurnFacts, outcome: TurnOutcome) -> None:
+        self.ends.append(f"turn_end {turn.turn} {outcome}")
+
+    async def on_event(self, event: AgentEvent) -> None:
+        await anyio.lowlevel.checkpoint()
+
+
+async def failing() -> str:
+    raise Outcome("no")
+
+
+async def test_a_stream_that_was_not_entered(session: Session) -> None:
+    """``async for`` without ``async with`` says what to write; afterwards the harness works."""
+    harness = AgentHarness(session, ScriptedModel(["Hello."]))
+    with pytest.raises(BusyError, match="async with"):
+        async for _ in harness.stream("Hi"):
+            pass
+    assert (await harness.prompt("Hi")).text == "Hello."
+
+
+async def test_a_stream_that_was_left(session: Session) -> None:
+    """Iterating over it once more ends at once."""
+    harness = AgentHarness(session, ScriptedModel(["Hello."]))
+    async with harness.stream("Hi") as events:
+        assert [event async for event in events]
+    assert [event async for event in events] == []
+    assert events.reply.text == "Hello."
+
+
+@pytest.mark.parametrize("prompt", [None, 3, ["a", "b"], {"text": "a"}, b"text"])
+async def test_a_prompt_of_another_kind(session: Session, prompt: Any) -> None:
+    """Refused by type, for every way to say something, before anything is recorded."""
+    harness = AgentHarness(session, ScriptedModel([]))
+    for say in (harness.steer, harness.follow_up, harness.next_turn):
+        with pytest.raises(InvalidEntryError, match="text"):
+            say(prompt)
+    with pytest.raises(InvalidEntryError, match="text"):
+        await harness.prompt(prompt)
+    with pytest.raises(InvalidEntryError, match="text"):
+        async with harness.stream(prompt):
+            pass
+    assert await history(session) == []
+
+
+async def test_what_cannot_be_changed_says_so(session: Session) -> None:
+    """Setting what a turn would not look at is refused, not ignored."""
+    harness = AgentHarness(session, ScriptedModel([]), system_prompt="Be brief.")
+    for name in ("system_prompt", "settings"):
+        with pytest.raises(AttributeError):
+            setattr(harness, name, None)
+    assert (harness.system_prompt, harness.settings.max_steps) == ("Be brief.", 50)
+
+
+@pytest.mark.parametrize("hook", [Watching, object(), None])
+async def test_what_is_no_hook(session: Session, hook: Any) -> None:
+    """A class in place of an object, or anything else: refused at once, not in the middle of a turn."""
+    harness = AgentHarness(session, ScriptedModel(["Hello."]))
+    with pytest.raises(HookError, match="an object of a class"):
+        harness.on(hook)
+    assert (await harness.prompt("Hi")).text == "Hello."
+
+
+@pytest.mark.parametrize("way", ["prompt", "hooked prompt", "stream"])
+async def test_what_is_no_error_comes_out_as_it_is(session: Session, way: str) -> None:
+    """What a test framework raises in a tool is not wrapped into groups, however the turn is run."""
+    harness = AgentHarness(session, ScriptedModel([tool_call("failing", "a"), "Fine."]), tools=[failing])
+    if way == "hooked prompt":
+        harness.on(Watching())
+    with pytest.raises(Outcome, match="no"):
+        if way != "stream":
+            await harness.prompt("Go")
+        else:
+            async with harness.stream("Go") as events:
+                async for _ in events:
+                    pass
+    assert (await history(session))[-1] == "turn_end 1 cancelled"
+    assert (await harness.prompt("Again")).text == "Fine."
+    check_well_formed(await session.entries())
+
+
+async def test_an_agent_in_a_tool_of_an_agent(session: Session) -> None:
+    """A tool of the inner one is part of the outer turn too, and cannot wait for that."""
+
+    async def waiting() -> str:
+        await outer.wait_for_idle()
+        return "never"
+
+    async def delegate() -> str:
+        async with Session.open(MemoryStorage.create()) as inside:
+            inner = AgentHarness(inside, ScriptedModel([tool_call("waiting", "b"), "Done."]), tools=[waiting])
+            await inner.prompt("Go")
+            return (await results(inside))["b"].text
+
+    outer = AgentHarness(session, ScriptedModel([tool_call("delegate", "a"), "Done."]), tools=[delegate])
+    with anyio.fail_after(5):
+        await outer.prompt("Go")
+    assert "cannot wait for its own end" in (await results(session))["a"].text
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["prompt", "stream"])
+async def test_what_is_recorded_as_completed_is_told_so(plain: bool) -> None:
+    """Aborted at any moment, the caller is told what the record says: a reply, and its end, or no reply."""
+    outcomes: set[tuple[str, str]] = set()
+    for step in range(200):
+        async with Session.open(MemoryStorage.create()) as session:
+            harness = AgentHarness(session, ScriptedModel(["Hello."]))
+            watching = Watching()
+            harness.on(watching)
+            reasons: list[str] = []
+            outcome = ""
+
+            async def abort(step: int = step, harness: AgentHarness = harness) -> None:
+                for _ in range(step):
+                    await anyio.lowlevel.checkpoint()
+                await harness.abort()
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(abort)
+                try:
+                    if plain:
+                        outcome = (await harness.prompt("Hi")).text
+                    else:
+                        async with harness.stream("Hi") as events:
+                            reasons = [event.reason async for event in events if isinstance(event, TurnEnded)]
+                        outcome = events.reply.text
+                except TurnAbortedError:
+                    outcome = "aborted"
+            end = next(iter((await history(session))[-1:]), "")
+            assert not end or watching.ends == [end]
+            expected = "Hello." if end == "turn_end 1 completed" else "aborted"
+            assert outcome == expected
+            if not plain and end:
+                assert reasons == [end.split()[-1]]
+            outcomes.add((outcome, end))
+            if step > 20 and (outcome, end) == ("Hello.", "turn_end 1 completed"):
+                break
+    assert len(outcomes) > 1
