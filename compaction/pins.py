@@ -51,6 +51,9 @@ def pins_of(path: EntryPath, selection: Selection, state: PathState) -> Pins:
         )
         summary = Pin(compaction.id, message, decoded_characters(message), path.compaction)
     if state.working_memory and (newest := state.memory_entry) is not None:
-        message = UserMessage(content=working_memory(state.working_memory), timestamp=milliseconds_of(newest.timestamp))
+        message = UserMessage(
+            content=working_memory(state.working_memory, state.memory_order),
+            timestamp=milliseconds_of(newest.timestamp),
+        )
         memory = Pin(newest.id, message, decoded_characters(message), state.memory_position)
     return Pins(state, summary, memory)

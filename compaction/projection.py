@@ -44,6 +44,7 @@ class Projection:
     ``entry_ids`` has for each message the entry it came from: a made-up result its reply's, a retained tail the
     compaction's, the working memory its newest entry's, a placeholder ``None``. ``chars``: the size of the messages by
     R21. ``dropped``: the results without a call, as far as was looked. ``is_whole``: no budget left anything out.
+    ``passing``: how many of the last messages are no part of the conversation (the working memory), 0 or 1.
     ``tail``: where that may be so, the places of a retained tail's messages that are shown, counted from its end (-1).
     """
 
@@ -56,6 +57,7 @@ class Projection:
     is_whole: bool
     state: PathState
     tail: list[int] | None
+    passing: int
     count: Callable[[], int] = field(repr=False, compare=False)
     _tokens: int | None = field(default=None, repr=False, compare=False)
 
@@ -211,6 +213,7 @@ def _assembled(
         warnings=warnings,
         is_whole=trimmed.is_whole,
         tail=_shown_of_tail(trimmed, selection),
+        passing=0 if pins.memory is None else 1,
         state=pins.state,
         count=count,
         _tokens=trimmed.tokens,

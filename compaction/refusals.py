@@ -17,12 +17,15 @@ CompactionReason: TypeAlias = Literal[
     "tool_call",
     "too_long",
     "not_smaller",
+    "nothing_to_summarize",
+    "cancelled",
 ]
 """``details["reason"]`` of a ``CompactionError``.
 
 ``settings`` that cannot work · what must be shown ``does_not_fit`` and nothing can be summarised · ``no_progress`` twice
 in a row · the summariser raised or said that it failed (``summarizer_failed``), ``timed_out``, or answered nothing
-(``empty``), a part (``cut_off``), a ``tool_call``, more than it may (``too_long``), no less than it got (``not_smaller``).
+(``empty``), a part (``cut_off``), a ``tool_call``, more than it may (``too_long``), no less than it got (``not_smaller``) ·
+where a person asked for it, there is ``nothing_to_summarize`` · a hook ``cancelled`` it.
 """
 
 

@@ -50,20 +50,15 @@ class PathState:
     working_memory: Mapping[str, Any] = field(default_factory=dict[str, Any])
     memory_position: int | None = None
     memory_entry: WorkingMemoryEntry | None = None
+    memory_order: list[str] = field(default_factory=list[str])
+    """The keys of the working memory in the order in which they were set last, the newest at the end."""
 
 
 def fold_state(path: EntryPath) -> PathState:
     """The state at the end of ``path``. Decodes one entry for each thing, and the working memory since its last clear."""
     level = _entry(path, path.thinking_level)
     tools = _entry(path, path.active_tools)
-    memory: dict[str, Any] = {}
-    positions = path.working_memory()
-    newest: WorkingMemoryEntry | None = None
-    for position in positions:
-        entry = path.entry(position)
-        if isinstance(entry, WorkingMemoryEntry):
-            newest = entry
-            _remember(memory, entry)
+    memory = fold_memory(path)
     header = _entry(path, path.request_header)
     prompt = _Prompt()
     if isinstance(header, RequestHeaderEntry):
@@ -79,10 +74,50 @@ def fold_state(path: EntryPath) -> PathState:
         tools=prompt.tools,
         header=header,
         header_position=prompt.position,
-        working_memory=memory,
-        memory_position=positions[-1] if positions else None,
-        memory_entry=newest,
+        working_memory=memory.values,
+        memory_position=memory.position,
+        memory_entry=memory.newest,
+        memory_order=[*memory.order],
     )
+
+
+@dataclass(slots=True)
+class FoldedMemory:
+    """The working memory at the end of a path, and where it changed last.
+
+    ``values`` has the keys in the order in which they were first set, ``order`` in the order in which they were set last.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict[str, Any])
+    order: dict[str, None] = field(default_factory=dict[str, None])
+    position: int | None = None
+    newest: WorkingMemoryEntry | None = None
+
+    def take(self, entry: WorkingMemoryEntry) -> None:
+        """The next change of it."""
+        self.newest = entry
+        key = entry.key or ""
+        if entry.op == "clear":
+            self.values.clear()
+            self.order.clear()
+            return
+        self.order.pop(key, None)
+        if entry.op == "delete":
+            self.values.pop(key, None)
+        else:
+            self.values[key] = entry.value
+            self.order[key] = None
+
+
+def fold_memory(path: EntryPath) -> FoldedMemory:
+    """The working memory at the end of ``path``. Decodes its changes since it was cleared last."""
+    memory = FoldedMemory()
+    for position in path.working_memory():
+        memory.position = position
+        entry = path.entry(position)
+        if isinstance(entry, WorkingMemoryEntry):
+            memory.take(entry)
+    return memory
 
 
 def _entry(path: EntryPath, position: int | None) -> Any:
@@ -96,15 +131,6 @@ def _model(path: EntryPath) -> ModelChoice | None:
     if isinstance(entry, MessageEntry) and isinstance(entry.message, AssistantMessage):
         return ModelChoice(entry.message.provider, entry.message.model)
     return None
-
-
-def _remember(memory: dict[str, Any], entry: WorkingMemoryEntry) -> None:
-    if entry.op == "clear":
-        memory.clear()
-    elif entry.op == "delete":
-        memory.pop(entry.key or "", None)
-    else:
-        memory[entry.key or ""] = entry.value
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from compaction.sendable import FAILED
 from compaction.shown_unit import ShownUnit
-from storage.entries import MessageEntry, Shortening
+from storage.entries import MessageEntry, RequestFacts, Shortening
 from storage.entry_path import EntryPath
 from storage.messages import AssistantMessage
 
@@ -25,7 +25,7 @@ class Anchor(NamedTuple):
 class AnchorRule:
     """Says which replies of a path are anchors: newer than its newest compaction and context edit, with a real usage.
 
-    And asked for with the same tool results shortened: ``shorten`` says which are now.
+    And asked for with all that its path showed, and with the same tool results shortened: ``shorten`` says which are now.
     """
 
     def __init__(self, path: EntryPath, shorten: Shortening | None = None) -> None:
@@ -42,19 +42,25 @@ class AnchorRule:
         usage = message.usage
         tokens = usage.total_tokens or usage.input + usage.output + usage.cache_read + usage.cache_write
         place = self._path.position_of(unit.entry_id)
-        if tokens <= 0 or place is None or place <= self._since or not self._is_as_short(place):
+        if tokens <= 0 or place is None or place <= self._since or not self._has_shown_all(place):
             return None
         return Anchor(unit.position, place, tokens)
 
-    def _is_as_short(self, place: int) -> bool:
-        """Whether the request of the reply at ``place`` shortened the results that are shortened now, and no others."""
-        if self._shorten is None and b'"shortened"' not in self._path.line(place):
+    def _has_shown_all(self, place: int) -> bool:
+        """Whether the request of the reply at ``place`` left nothing out, and shortened what is shortened now."""
+        line = self._path.line(place)
+        if self._shorten is None and b'"shortened"' not in line and b'"cut":true' not in line:
             return True
-        return shortened_for(self._path, place) == self._shorten
+        request = _request_of(self._path, place)
+        return (None if request is None else request.shortened) == self._shorten and not (request and request.cut)
 
 
 def shortened_for(path: EntryPath, place: int) -> Shortening | None:
     """Which results the request of the reply at ``place`` showed shortened, as its entry says; ``None``: none."""
-    entry = path.entry(place)
-    request = entry.request if isinstance(entry, MessageEntry) else None
+    request = _request_of(path, place)
     return None if request is None else request.shortened
+
+
+def _request_of(path: EntryPath, place: int) -> RequestFacts | None:
+    entry = path.entry(place)
+    return entry.request if isinstance(entry, MessageEntry) else None

@@ -33,6 +33,7 @@ class TableStorage:
     """One session, in the rows of two tables. It is made, as it is used, in a worker thread."""
 
     def __init__(self, database: Path, session_id: str, mode: Mode = "write") -> None:
+        database.touch(mode=0o600)  # a transcript is as secret as what was said in it
         # The log calls from one thread at a time, but not always from the same one.
         self._connection = sqlite3.connect(database, check_same_thread=False)
         self._connection.execute("PRAGMA synchronous = FULL")
@@ -70,7 +71,7 @@ class TableStorage:
             (count,) = self._connection.execute(
                 "SELECT count(*) FROM records WHERE session = ?", (self._header.id,)
             ).fetchone()
-            if records[0].seq != count:
+            if records and records[0].seq != count:
                 raise StaleSessionError("another writer was here; open the session anew", path=self._place)
             rows = [(self._header.id, record.seq, record.data) for record in records]
             self._connection.executemany("INSERT INTO records VALUES (?, ?, ?)", rows)
@@ -89,7 +90,10 @@ async def main() -> None:
         async with Session.open(TableStorage(database, "ada")) as session:
             (message,) = (await session.build_context()).messages
             print(message.text)
-        report = await check_storage(lambda name, mode: TableStorage(database, name, mode))
+        report = await check_storage(
+            lambda name, mode: TableStorage(database, name, mode),
+            in_folder=lambda folder: lambda name, mode: TableStorage(Path(folder, "copied.db"), name, mode),
+        )
         report.raise_for_failures()
         print("the conformance suite found nothing wrong")
         print(f"{len(report.passed)} clauses passed, {len(report.absent)} are about abilities that it has not")

@@ -80,7 +80,8 @@ class AgentHarness:
         (``AgentSettings.compaction``); without it, the model that is asked does.
 
         Raises ``ToolError`` for a function that cannot be a tool, two tools of one name, or an active tool that there is
-        not, and ``ValueError`` for settings that leave no room in the model's window. Touches no session.
+        not, ``ModelError`` for a model that is none, and ``ValueError`` for settings that leave no room in its window.
+        Touches no session.
         """
         self.session = session
         self.tools: dict[str, Tool] = as_tools(tools)
@@ -135,9 +136,9 @@ class AgentHarness:
                     ...
             print(events.reply.text)
 
-        The turn begins on entering: from then on another one is refused with ``BusyError``, until this one's last event
-        was taken. Leaving before its end cancels it. Entering raises what ``prompt`` raises before anything is recorded,
-        the iteration the rest.
+        The turn begins on entering: from then on another one is refused with ``BusyError``, until the iteration over this
+        one has ended, or the stream was left. Leaving before its end cancels it. Entering raises what ``prompt`` raises
+        before anything is recorded, the iteration the rest.
         """  # noqa: D415
         return self._turns.watched(lambda: user_message(prompt))
 
@@ -243,6 +244,7 @@ class AgentHarness:
         its tools or hooks) it does not return: it is cancelled with the turn, and nothing is taken back; where it is
         shielded from that, it raises ``BusyError``.
         """
+        self.session.log.check_loop()
         running = self._turns.running
         if running is not None:
             running.abort()
@@ -258,6 +260,7 @@ class AgentHarness:
 
     async def wait_for_idle(self) -> None:
         """Wait until no turn runs: the running one, if any, is over and recorded. Raises ``BusyError`` from inside it."""
+        self.session.log.check_loop()
         await anyio.lowlevel.checkpoint()
         while self._turns.running is not None:
             if self._turns.running.is_here:
@@ -383,6 +386,7 @@ class AgentHarness:
         await self.aclose()
 
     def _check_open(self) -> None:
+        self.session.log.check_loop()
         if self._closed:
             raise SessionClosedError("this harness is closed; make another one for the session")
 

@@ -22,6 +22,7 @@ NOBODY_TO_ASK = (
     "Do it another way, or say what you would have done."
 )
 DENIED = "This call was not run: the person who was asked did not approve it."
+ASKED_ANEW = "asked anew: the call, or what it would change, is not what it was when this was asked"
 
 
 def needs_approval(state: CallState) -> bool:
@@ -67,11 +68,20 @@ class Asking:
             )
 
     async def request(self) -> None:
-        """Record all questions, so that none is forgotten whatever happens while one of them is asked."""
+        """Record all questions, so that none is forgotten whatever happens while one of them is asked.
+
+        One that was recorded before is asked anew where it would be about something else now: its arguments, or what the
+        tool shows of them (the diff to a file that was changed meanwhile).
+        """
         for state in self.states:
-            if not state.is_asked:
-                state.preview = await self._preview(state)
-                state.question = await self._record.put(_question(state))
+            preview = await self._preview(state)
+            if state.is_asked:
+                if (preview, state.arguments) == (state.preview, state.asked_arguments):
+                    continue
+                await self._record.resolve(state, "cancelled", ASKED_ANEW)
+                state.is_decided = False
+            state.preview = preview
+            state.question = await self._record.put(_question(state))
         for state in self.states:
             if state.question is not None:
                 state.question_id = await state.question

@@ -227,6 +227,7 @@ class CallRunner:
 
     async def _finish(self, state: CallState, result: ToolResultMessage) -> None:
         entry_id = await self._record.write_result(state, result)
+        await self._progress.settle()
         await self._emit(ToolFinished(state.call, result, entry_id))
 
     async def _execute(self, state: CallState) -> None:

@@ -16,7 +16,7 @@ from harness.settings import AgentSettings
 from harness.tools.definition import Tool
 from storage.decode import decode_entry
 from storage.entries import ActiveToolsChangeEntry, ThinkingLevelChangeEntry
-from storage.errors import InvalidEntryError, ToolError
+from storage.errors import InvalidEntryError, ModelError, ToolError
 from storage.index import NONE, State
 from storage.protocols import SessionWarning
 
@@ -32,7 +32,7 @@ class Choices:
         settings: AgentSettings,
         active_tools: Sequence[str] | None,
     ) -> None:
-        """Raises ``ToolError`` for an active tool that there is not, and ``ValueError`` for a model without room."""
+        """Raises ``ToolError`` for an active tool that there is not, and what ``checked_model`` raises."""
         self._session = session
         self._settings = settings
         self.tools = tools
@@ -41,7 +41,9 @@ class Choices:
         self.active: list[str] | None = None if active_tools is None else self.checked_names(active_tools)
 
     def checked_model(self, model: ChatModel) -> ChatModel:
-        """The model, if its window leaves room for requests. Raises ``ValueError``."""
+        """The model, if its window leaves room for requests. Raises ``ValueError``, and ``ModelError`` for what is none."""
+        if not callable(getattr(model, "stream", None)):
+            raise ModelError(f"{model!r:.100} is no model; give an object such as OpenAIChatModel('gpt-5-mini')")
         self._settings.check_window(model.context_window, model_id=model.model_id)
         return model
 

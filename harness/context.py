@@ -9,9 +9,10 @@ from compaction.breathing import run_with_pauses
 from compaction.projection import Projection, UnknownEntries, project
 from compaction.selection import Transform
 from compaction.shown_unit import Shown
-from compaction.state import ModelChoice
+from compaction.state import ModelChoice, PathState
 from compaction.tokens import TokenEstimator
 from compaction.walk import Projector
+from storage.entries import Shortening
 from storage.entry_path import EntryPath, IndexedPath
 from storage.errors import SessionError
 from storage.protocols import SessionWarning
@@ -26,7 +27,10 @@ class SessionContext:
     ``entry_ids`` has for each message the entry it came from: a made-up result its reply's, a retained tail the
     compaction's, a placeholder ``None``. ``chars`` is the size of the messages (R21). ``dropped`` lists the results
     without a call that were left out. ``thinking_level`` is "off", the others ``None``, where nothing on the path says
-    otherwise. ``tools`` are the whole schemas of the newest request header.
+    otherwise. ``tools`` are the whole schemas of the newest request header. ``tail``: where a budget cut a compaction's
+    retained tail, the places of its messages that are shown, counted from its end (-1 is its last). ``passing``: how many
+    of the last messages are no part of the conversation (the working memory), 0 or 1. ``is_whole``: no budget left
+    anything out.
     """
 
     def __init__(self, projection: Projection) -> None:
@@ -45,6 +49,9 @@ class SessionContext:
         self.dropped: list[str] = projection.dropped
         self.compaction_id: str | None = projection.compaction_id
         self.warnings: list[SessionWarning] = projection.warnings
+        self.tail: list[int] | None = projection.tail
+        self.is_whole: bool = projection.is_whole
+        self.passing: int = projection.passing
 
     @property
     def tokens(self) -> int:
@@ -68,6 +75,8 @@ async def build_context(
     transforms: Sequence[Transform] = (),
     projectors: Mapping[str, Projector] | None = None,
     unknown_entries: UnknownEntries = "raise",
+    shorten: Shortening | None = None,
+    state: PathState | None = None,
 ) -> SessionContext:
     """The context at the end of ``path``; see ``compaction.projection.project``. Cancelled, it stops at its next pause."""
     steps = project(
@@ -78,6 +87,8 @@ async def build_context(
         transforms=transforms,
         projectors=projectors or {},
         unknown_entries=unknown_entries,
+        shorten=shorten,
+        state=state,
     )
     try:
         return SessionContext(await run_with_pauses(steps))

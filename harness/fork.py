@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any, Literal, Protocol, cast
 
+from storage.blobs import blob_names_in
 from storage.copying import with_seq
 from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of, facts_of_model
 from storage.entries import (
@@ -17,9 +19,11 @@ from storage.entries import (
     UnknownEntry,
     UnknownMessageEntry,
 )
-from storage.event_loops import Breath
+from storage.entry_log import EntryLog
+from storage.errors import SessionError
+from storage.event_loops import Breath, run_in_worker
 from storage.index import NONE, EntryIndex
-from storage.protocols import Record
+from storage.protocols import BlobStore, Record
 from storage.strict_json import encode_model
 
 
@@ -47,6 +51,18 @@ _FACTS = {("message", role): facts for role, facts in FACTS_OF_ROLES.items()}
 _REPLY = ("message", "assistant")
 
 
+async def make_fork(
+    log: EntryLog, target_id: str | None, position: Literal["at", "before"], into: ForkTarget, *, with_blobs: bool
+) -> Any:
+    """What ``into`` makes of the path to ``target_id``: a storage, or a session. See ``Session.fork``."""
+    await log.settled()
+    header = log.storage.info.header
+    records = await run_in_worker(fork_records(log.index, target_id, position))
+    create = cast("Callable[..., Awaitable[Any]]", getattr(into, "create", into))
+    blobs = await run_in_worker(partial(blobs_of_fork, log, records, create)) if with_blobs else {}
+    return await create(cwd=header.cwd, parent_session=header.id, records=records, **blobs)
+
+
 def fork_records(
     index: EntryIndex, target_id: str | None, position: Literal["at", "before"]
 ) -> Callable[[], list[Record]]:
@@ -59,7 +75,7 @@ def fork_records(
         target_id = index.leaf_id
     target = NONE if target_id is None else index.seq_of(target_id)
     if position == "before" and target >= 0:
-        target = _before(index, target)
+        target = place_before(index, target)
     return partial(_records, index, target, [*index.labels.items()], index.name_seq)
 
 
@@ -94,6 +110,29 @@ def _records(index: EntryIndex, target: int, labels: list[tuple[str, int]], name
     return records
 
 
+def blobs_of_fork(log: EntryLog, records: Sequence[Record], create: Callable[..., Any]) -> dict[str, Any]:
+    """What is given to ``create`` besides, so that the blobs which ``records`` name are there in the fork. Blocking.
+
+    Raises ``SessionError`` where there are some and ``create`` takes none: they would be lost without a word.
+    """
+    if not isinstance(log.storage, BlobStore):
+        return {}
+    there = {*log.storage.blob_names()}
+    names = [name for name in blob_names_in(record.data for record in records) if name in there]
+    if not names:
+        return {}
+    try:
+        taken = signature(create).parameters.values()
+    except ValueError:  # it is not written in Python, and does not tell
+        taken = ()
+    if not any(one.name == "blobs" or one.kind is Parameter.VAR_KEYWORD for one in taken):
+        raise SessionError(
+            f"the forked entries name {len(names)} blobs, and where the fork goes none are kept; fork to another backend, "
+            "or pass with_blobs=False to leave them behind"
+        )
+    return {"blobs": log.blobs.copies(names)}
+
+
 def _copied(index: EntryIndex, seq: int, place: int, parent_id: str | None) -> Record:
     """An entry of which the index does not know enough, so that it has to be decoded; its bytes stay as they are."""
     data = index.line(seq)
@@ -114,7 +153,7 @@ def _name(index: EntryIndex, seq: int) -> str | None:
     return index.names[seq] if seq >= 0 else None
 
 
-def _before(index: EntryIndex, target: int) -> int:
+def place_before(index: EntryIndex, target: int) -> int:
     """The entry before ``target``; before a user message that opened its turn, the entry before its ``turn_start``."""
     state = index.state(target)
     if index.openers[target] == target and state.turn >= 0 and index.is_on_path(state.turn, target):

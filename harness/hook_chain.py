@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from compaction.summary_request import SummaryReply
 from harness.events import AgentEvent
-from harness.hooks import CallFacts, Hook, Refusal, TurnFacts, TurnOutcome
+from harness.hooks import CallFacts, CompactionFacts, Hook, Refusal, TurnFacts, TurnOutcome
 from harness.models.protocol import ModelRequest
 from harness.tools.text import exception_text
 from harness.turn_record import TurnRecord
@@ -35,6 +36,8 @@ class HookChain:
 
     def add(self, hook: Hook) -> Callable[[], None]:
         """Put a hook behind the others. Returns what takes just this one off; that may be called more than once."""
+        if not isinstance(hook, Hook):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise HookError(f"a hook is an object of a class made of Hook, not {hook!r:.100}")
         link = _Link(hook)
         self._links = (*self._links, link)
 
@@ -73,7 +76,7 @@ class TurnHooks:
         try:
             reply = await run()
         except BaseException as error:
-            outcome: TurnOutcome = "failed" if isinstance(error, Exception) else "cancelled"
+            outcome: TurnOutcome = record.reason or ("failed" if isinstance(error, Exception) else "cancelled")
             try:
                 await self.after_turn("suspended" if record.is_suspended else outcome)
             except Exception as second:  # noqa: BLE001 - the first error is the one to know
@@ -113,7 +116,7 @@ class TurnHooks:
             try:
                 await hook.after_turn(self.turn, outcome)
             except Exception as error:  # noqa: BLE001 - raised below, when all were told
-                failure = failure or _hook_error(hook, "after_turn", error)
+                failure = failure or hook_error(hook, "after_turn", error)
         if failure is not None:
             raise failure
 
@@ -129,7 +132,7 @@ class TurnHooks:
             try:
                 changed = cast("object", await hook.before_request(request))
             except Exception as error:  # noqa: BLE001 - raised below, with the cause it has
-                failure = _hook_error(hook, "before_request", error)
+                failure = hook_error(hook, "before_request", error)
             if failure is not None:
                 raise failure
             if changed is None:
@@ -141,6 +144,28 @@ class TurnHooks:
                 )
             request = changed
         return request
+
+    async def before_compact(self, facts: CompactionFacts) -> Refusal | SummaryReply | None:
+        """The first answer of a hook. Raises ``HookError``."""
+        for hook in self._chain.with_own("before_compact"):
+            failure: Exception | None = None
+            answer: object = None
+            try:
+                answer = await hook.before_compact(facts)
+            except Exception as error:  # noqa: BLE001 - raised below, with the cause it has
+                failure = hook_error(hook, "before_compact", error)
+            if failure is not None:
+                raise failure
+            if isinstance(answer, str):
+                return SummaryReply(answer)
+            if isinstance(answer, Refusal | SummaryReply):
+                return answer
+            if answer is not None:
+                raise HookError(
+                    f"the hook {type(hook).__name__} returned a {type(answer).__name__} from before_compact; return the "
+                    "summary as a text or a SummaryReply, a Refusal, or None"
+                )
+        return None
 
     async def before_call(self, facts: CallFacts) -> CallFacts | str:
         """The call with its arguments as the hooks leave them, or why it is not run, in words for the model."""
@@ -181,10 +206,11 @@ class TurnHooks:
                 await hook.on_event(event)
             except Exception as error:  # noqa: BLE001 - ``check`` raises it
                 self._failed.append(hook)
-                self._failure = self._failure or _hook_error(hook, "on_event", error)
+                self._failure = self._failure or hook_error(hook, "on_event", error)
 
 
-def _hook_error(hook: Hook, method: str, error: Exception) -> Exception:
+def hook_error(hook: Hook, method: str, error: Exception) -> Exception:
+    """What comes out where a hook raised ``error``: an error of ours as it is, anything else as ``HookError``."""
     if isinstance(error, BranchlineError):
         return error
     made = HookError(

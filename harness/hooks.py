@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.events import AgentEvent
+from compaction.branches import AbandonedBranch, BranchSummary
+from compaction.preparation import CompactionPlan
+from compaction.summary_request import SummaryReply
+from harness.events import AgentEvent, CompactionCause
 from harness.models.protocol import ModelRequest
 from harness.tools.definition import Tool
 from storage.messages import ToolCall, ToolResultMessage, UserMessage
@@ -42,6 +45,36 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class NavigationFacts:
+    """Where somebody wants to go (``AgentHarness.navigate``), as a hook sees it. Ids are of entries."""
+
+    target_id: str | None
+    """What was asked for."""
+    to_id: str | None
+    """Where the session would go on: before the target, where that is a user message."""
+    left_id: str | None
+    """The leaf that is left."""
+    branch: AbandonedBranch | None
+    """What is left behind, from the common ancestor, as far as it fits the model's window; ``None``: nothing is shown."""
+    wants_summary: bool
+    instructions: str | None
+    label: str | None
+    summary: BranchSummary | None = None
+    """What a hook before this one supplied."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFacts:
+    """A compaction that is about to be made, as a hook sees it."""
+
+    reason: CompactionCause
+    plan: CompactionPlan
+    """What would be summarised, and from where on all is kept."""
+    instructions: str | None
+    """The person's own, where there is one who asked for it."""
+
+
 class Hook:
     """What an app does at the turns of a turn. Override what you need; ``AgentHarness.on`` takes it.
 
@@ -75,11 +108,27 @@ class Hook:
         Cancelled here, the result is recorded as the hooks before have left it.
         """
 
+    async def before_compact(self, compaction: CompactionFacts) -> Refusal | SummaryReply | str | None:
+        """Before a summary is asked for. Returns the summary itself, a ``Refusal`` (there is none then), or ``None``.
+
+        The first answer wins. A summary is checked as a summariser's is. After a refusal the turn goes on with what fits,
+        and this is asked again once the context has grown by a good part. What it raises ends the turn as failed, or
+        comes out of ``compact``.
+        """
+
     async def after_turn(self, turn: TurnFacts, outcome: TurnOutcome) -> None:
         """After the turn's end is recorded (or, ``suspended``, after it came to wait for a person).
 
         What it raises comes out of ``prompt``, unless that raises already: then it is added to that as a note. After a
         cancellation by a scope its first await is cancelled too.
+        """
+
+    async def before_navigate(self, navigation: NavigationFacts) -> Refusal | BranchSummary | str | None:
+        """Before the session goes to another place, and before a summary is made of what it leaves behind.
+
+        Returns a ``Refusal`` (then ``navigate`` raises ``NavigationRefusedError``), a summary to record in place of one
+        that a model makes, also where none was asked for, or ``None``. What it raises comes out of ``navigate``. In both
+        cases the session is where it was.
         """
 
     async def on_event(self, event: AgentEvent) -> None:

@@ -9,14 +9,19 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from harness.message_files import first_line_is_header, read_messages
+from storage.adopting import adopted_header, adopted_records
 from storage.copying import with_seq
 from storage.decode import facts_of
 from storage.entries import MessageEntry
+from storage.errors import SessionError
 from storage.event_loops import run_in_worker
-from storage.identifiers import absolute_place
+from storage.identifiers import absolute_place, check_session_id, is_safe_name, new_id
 from storage.jsonl_repository import JsonlRepository
 from storage.messages import Message
+from storage.migrating import read_old_session
 from storage.protocols import Record, SessionWarning
+from storage.repository import SessionRepository
+from storage.session_streams import StreamsSessions
 from storage.strict_json import encode_model
 
 
@@ -37,7 +42,7 @@ class ImportedSession:
 
 async def import_session(
     source: str | os.PathLike[str],
-    into: JsonlRepository,
+    into: SessionRepository,
     *,
     session_id: str | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -45,7 +50,8 @@ async def import_session(
     """Make a session in ``into`` of the file ``source``: whole or not at all; ``source`` is only read.
 
     A file whose first line is a session's header is a session of pi (version 1, 2 or 3) or of ours, and keeps its
-    branches, its times and, unless ``session_id`` is given, its id. Any other is taken for messages (see
+    branches, its times and, unless ``session_id`` is given, its id; where the target is no repository of JSONL files, every
+    entry of it gets its place (``seq``), and the header our mark. Any other is taken for messages (see
     ``import_messages``): one conversation, in the folder ``cwd`` (default: the current one), with a new id.
 
     Raises ``SessionNotFoundError`` (no file, or nothing in it), ``StorageError``, ``DamagedSessionError`` and
@@ -53,6 +59,8 @@ async def import_session(
     """
     place = absolute_place(source)
     if await run_in_worker(lambda: first_line_is_header(place)):
+        if not isinstance(into, JsonlRepository):
+            return await run_in_worker(lambda: _adopt(place, into, session_id))
         report = await into.take_in(place, session_id)
         return ImportedSession(
             report.session_id, report.target, "session", report.entries, report.version, report.warnings
@@ -61,6 +69,18 @@ async def import_session(
     storage = await into.create(session_id, cwd=cwd, records=records)
     await run_in_worker(storage.close)
     return ImportedSession(storage.info.header.id, storage.info.place, "messages", len(records))
+
+
+def _adopt(source: str, into: SessionRepository, session_id: str | None) -> ImportedSession:
+    """A session file, made into a session of a place that keeps only what is all ours. Blocking."""
+    if not isinstance(into, StreamsSessions):
+        raise SessionError(f"{type(into).__name__} takes no sessions of other programs; import into JSONL files")
+    old = read_old_session(source)
+    made_id = session_id or (old.header.id if is_safe_name(old.header.id) else new_id())
+    records = adopted_records(old.records)
+    into.receive(adopted_header(old.header, check_session_id(made_id)), records, old.blobs)
+    with into.reading(made_id) as there:
+        return ImportedSession(made_id, there.place, "session", len(records), old.version, old.warnings)
 
 
 def import_messages(source: str | os.PathLike[str] | Iterable[str | bytes | Mapping[str, Any]]) -> list[Message]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol, Self
 
@@ -22,6 +23,10 @@ class ProgressLine(Protocol):
         """What the call's tool is given."""
         ...
 
+    async def settle(self) -> None:
+        """Wait until the lines that wait are told: before the end of their call is."""
+        ...
+
 
 class NobodyWatches:
     """Drops every line."""
@@ -30,12 +35,19 @@ class NobodyWatches:
         """A function that does nothing."""
         return lambda _message: None
 
+    async def settle(self) -> None:
+        """Nothing waits."""
+
 
 class WatchedProgress:
     """Hands lines on as ``ToolProgress`` events; lines that nobody takes in time are dropped, so no tool ever waits."""
 
-    def __init__(self) -> None:
-        self._send, self._receive = anyio.create_memory_object_stream[ToolProgress](_MAX_WAITING)
+    def __init__(self, emit: Callable[[AgentEvent], Awaitable[None]]) -> None:
+        self._emit = emit
+        self._waiting: deque[ToolProgress] = deque()
+        self._more = anyio.Event()
+        self._telling = anyio.Lock()
+        self._is_over = False
         self._thread = threading.get_ident()
 
     def reporter(self, call: ToolCall) -> Callable[[str], None]:
@@ -51,19 +63,29 @@ class WatchedProgress:
         return report
 
     def _put(self, event: ToolProgress) -> None:
-        try:
-            self._send.send_nowait(event)
-        except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
-            return  # nobody keeps up, or the turn is over: progress is only for those who watch now
+        if len(self._waiting) < _MAX_WAITING and not self._is_over:  # progress is only for those who watch now
+            self._waiting.append(event)
+            self._more.set()
 
-    async def hand_on(self, emit: Callable[[AgentEvent], Awaitable[None]]) -> None:
+    async def settle(self) -> None:
+        """Tell the lines that wait. When it returns, none that was reported before is still to be told."""
+        if not self._waiting and not self._telling.locked():
+            return  # nearly always
+        async with self._telling:  # one at a time: of two that are being told, either could come first
+            while self._waiting:
+                await self._emit(self._waiting.popleft())
+
+    async def hand_on(self) -> None:
         """Emit each line as it comes, until cancelled."""
-        async for event in self._receive:
-            await emit(event)
+        while True:
+            while not self._waiting:
+                self._more = anyio.Event()
+                await self._more.wait()
+            await self.settle()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._send.close()
-        self._receive.close()
+        self._is_over = True
+        self._waiting.clear()

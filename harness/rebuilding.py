@@ -14,7 +14,6 @@ from compaction.breathing import run_with_pauses
 from compaction.projection import PROJECTION_VERSION, project
 from harness.models.protocol import ModelRequest
 from harness.models.recorded import SENT_OPTIONS
-from harness.request_edits import apply_edits
 from harness.request_headers import request_of
 from harness.session import Session
 from storage.entries import MessageEntry, RequestFacts, RequestHeaderEntry
@@ -54,14 +53,13 @@ async def rebuild_request(session: Session, reply_entry_id: str) -> ModelRequest
     path = await session.log.path(facts.leaf_id or entry.parent_id)
     header = await _header(session, facts, reply_entry_id)
     steps = project(path, unknown_entries="skip", shorten=facts.shortened, shown=_shown(path, facts, reply_entry_id))
-    messages = (await run_with_pauses(steps)).messages
-    try:
-        edited = apply_edits(messages, facts.edits or ())
-    except ValueError as error:
-        raise _unfit(reply_entry_id, str(error)) from error
+    shown = await run_with_pauses(steps)
     sent: Any = (entry.message.model_extra or {}).get(SENT_OPTIONS)
     changed: Mapping[str, Any] = cast("Mapping[str, Any]", sent) if isinstance(sent, dict) else {}
-    return request_of(header, edited, options=changed)
+    try:
+        return request_of(header, shown.messages, edits=facts.edits or (), passing=shown.passing, options=changed)
+    except ValueError as error:
+        raise _unfit(reply_entry_id, str(error)) from error
 
 
 async def _header(session: Session, facts: RequestFacts, reply_entry_id: str) -> RequestHeaderEntry:

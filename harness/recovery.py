@@ -23,6 +23,7 @@ from storage.entries import (
     DeliveredEntry,
     Entry,
     MessageEntry,
+    RequestHeaderEntry,
     ToolStartEntry,
     TurnEndEntry,
     TurnStartEntry,
@@ -69,6 +70,9 @@ _OF_A_TURN = frozenset(
 """What a turn itself writes. Anything else at the leaf, but for the above, means that somebody went on without it."""
 
 _ROLES_OF_A_TURN = frozenset({"user", "assistant", "toolResult"})
+
+_OF_A_RUNNING_TURN = (RequestHeaderEntry, ToolStartEntry, ApprovalRequestedEntry, ApprovalResolvedEntry)
+"""What nobody but a turn at work writes; beside replies that say what they were asked."""
 
 
 @dataclass(slots=True)
@@ -165,14 +169,19 @@ def _is_of_a_turn(compaction: Entry) -> bool:
 
 
 def _went_on_otherwise(turn: Sequence[Entry]) -> bool:
-    """Whether somebody appended a message of their own, or arrived from another branch, since the turn began.
+    """Whether somebody appended a message of their own when the turn had stopped, or arrived from another branch.
 
-    A turn has one user message of its own. Those that were queued before have their ids in ``delivered`` entries.
+    A turn has one user message of its own. Those that were queued before have their ids in ``delivered`` entries; and
+    what came before an entry that only a running turn writes was said while it ran.
     """
     delivered = {entry.message_id for entry in turn if isinstance(entry, DeliveredEntry)}
-    users = [entry for entry in turn if isinstance(entry, MessageEntry) and entry.message.role == "user"]
-    own = [entry for entry in users if entry.id not in delivered]
-    return len(own) > 1 or any(entry.type == "branch_summary" for entry in turn)
+    own = 0
+    for entry in turn:
+        if isinstance(entry, _OF_A_RUNNING_TURN) or (isinstance(entry, MessageEntry) and entry.request is not None):
+            own = min(own, 1)
+        elif isinstance(entry, MessageEntry) and entry.message.role == "user":
+            own += entry.id not in delivered
+    return own > 1 or any(entry.type == "branch_summary" for entry in turn)
 
 
 def _has_open_approval(turn: Sequence[Entry]) -> bool:

@@ -59,6 +59,18 @@ def apply_edits(messages: Sequence[Message], edits: Sequence[RequestEdit]) -> li
     return [*made, *messages[place:]]
 
 
+def passing_after(count: int, edits: Sequence[RequestEdit], passing: int) -> int:
+    """The last ``passing`` of ``count`` messages are no part of the conversation: how many are not after the edits.
+
+    What a hook puts between them, or behind the conversation, is put there anew in the next request.
+    """
+    first = count - passing
+    reaching = [edit.at for edit in edits if edit.at + edit.removed > first or edit.at == first]
+    begin = min([first, *reaching])
+    grown = sum(len(edit.inserted or ()) - edit.removed for edit in edits if edit.at >= begin)
+    return count - begin + grown
+
+
 def read_message(line: bytes) -> Message:
     """The message that ``encoded`` wrote."""
     return _read.validate_json(line)

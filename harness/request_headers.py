@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from harness.hook_chain import TurnHooks
-from harness.models.protocol import ChatModel, HasOptions, ModelRequest, ToolSchema
-from harness.request_edits import apply_edits, encoded, find_edits
+from harness.models.protocol import ChatModel, ModelRequest, ToolSchema, own_options
+from harness.request_edits import apply_edits, encoded, find_edits, passing_after
 from storage.entries import RequestEdit, RequestHeaderEntry
 from storage.errors import HookError, InvalidEntryError
 from storage.messages import Message
@@ -18,7 +18,7 @@ from storage.strict_json import encode_model
 
 def header_of(model: ChatModel, request: ModelRequest) -> RequestHeaderEntry:
     """All of a request but its messages: with the model's own options, which it adds to every request."""
-    own: Mapping[str, Any] = model.options if isinstance(model, HasOptions) else {}
+    own = own_options(model)
     return RequestHeaderEntry(
         model={"provider": model.provider, "modelId": model.model_id},
         system_prompt=request.system_prompt,
@@ -33,12 +33,23 @@ def header_of(model: ChatModel, request: ModelRequest) -> RequestHeaderEntry:
 
 
 def request_of(
-    header: RequestHeaderEntry, messages: Sequence[Message], *, options: Mapping[str, Any] | None = None
+    header: RequestHeaderEntry,
+    messages: Sequence[Message],
+    *,
+    edits: Sequence[RequestEdit] = (),
+    passing: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> ModelRequest:
-    """The request that a header says, with these messages; ``options`` win over the header's."""
+    """The request that a header says, with these messages after ``edits``; ``options`` win over the header's.
+
+    The last ``passing`` of the messages, as they were before, are no part of the conversation. Raises ``ValueError`` for
+    edits that do not fit the messages.
+    """
+    edited = apply_edits(messages, edits)
     return ModelRequest(
         system_prompt=header.system_prompt,
-        messages=messages,
+        messages=edited,
+        passing=passing_after(len(messages), edits, passing),
         tools=[ToolSchema(**schema) for schema in header.tools or ()],
         options={**(header.options or {}), **(options or {})},
         thinking_level=header.thinking_level,
@@ -62,4 +73,4 @@ async def hooked(
         raise HookError(
             f"a hook made a request that cannot be recorded, so it was not sent: {type(error).__name__}: {error}"
         ) from error
-    return header, request_of(header, apply_edits(request.messages, edits)), edits
+    return header, request_of(header, request.messages, edits=edits, passing=request.passing), edits

@@ -2,111 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 from compaction.projection import PROJECTION_VERSION
-from compaction.state import ModelChoice, PathState, fold_state
+from compaction.state import PathState, fold_state
+from harness.calls import Emit
+from harness.choices import Choices
+from harness.compactor import Compactor, Place, Room
 from harness.context import SessionContext, build_context
-from harness.models.protocol import ChatModel, HasOptions, ModelRequest
+from harness.events import ActiveToolsChanged, ModelChanged, ThinkingLevelChanged
+from harness.hook_chain import TurnHooks
+from harness.models.protocol import ChatModel, ModelRequest, own_options
+from harness.request_headers import header_of, hooked
 from harness.settings import AgentSettings
 from harness.shown import PathIds, shown_runs
-from harness.tools.definition import Tool
 from harness.turn_record import TurnRecord
 from storage.entries import (
     ActiveToolsChangeEntry,
     ModelChangeEntry,
+    RequestEdit,
     RequestFacts,
     RequestHeaderEntry,
     ThinkingLevelChangeEntry,
 )
 from storage.entry_path import EntryPath
 from storage.errors import ModelError
+from storage.messages import Usage
 
 _ENVELOPE = {"seq", "id", "parent_id", "timestamp", "type"}
+
+
+class NextRequest(NamedTuple):
+    """A request, whom it goes to, and what its reply's entry says of it."""
+
+    model: ChatModel
+    request: ModelRequest
+    facts: RequestFacts
+    leaf_id: str
+    """Where the path ended that it shows."""
+    context: SessionContext
+    """What it shows of the session."""
+
+    def shows_the_same_as(self, other: NextRequest) -> bool:
+        """Whether the two show the same of the session."""
+        return (self.facts.shown, self.facts.shortened, self.facts.tail) == (
+            other.facts.shown,
+            other.facts.shortened,
+            other.facts.tail,
+        )
 
 
 class RequestMaker:
     """Makes the requests of one harness. Remembers only the ids of the path that it saw last."""
 
     def __init__(
-        self, model: ChatModel, tools: Mapping[str, Tool], system_prompt: str | None, settings: AgentSettings
+        self, choices: Choices, system_prompt: str | None, settings: AgentSettings, compactor: Compactor
     ) -> None:
-        self._model = model
-        self._tools = tools
+        self._choices = choices
+        self._compactor = compactor
         self._system_prompt = system_prompt
         self._settings = settings
         self._ids = PathIds()
+        self._draft: tuple[RequestHeaderEntry, str] | None = None
+        """The newest header before hooks changed it, and the id of what they made of it."""
 
-    async def make(self, record: TurnRecord) -> tuple[ModelRequest, RequestFacts]:
-        """The next request of a turn, and what its reply's entry says of it.
+    async def make(
+        self, record: TurnRecord, emit: Emit, hooks: TurnHooks, spend: Callable[[Usage | None], None]
+    ) -> NextRequest:
+        """The next request of a turn. What is chosen while it is made counts from the one after it.
 
-        What differs from the record is recorded first: model, thinking level, tools, then the whole header. Raises
-        ``BudgetError`` and ``UnsupportedEntryError`` as ``build_context`` does, and ``ModelError`` where the path has
-        nothing to show.
+        What differs from the record is recorded first: model, thinking level, tools, then the whole header, as hooks
+        left it. Then room is made where the context has grown too large; ``spend`` is told what that cost. Raises what
+        ``Compactor.make_room`` does, ``BudgetError`` and ``UnsupportedEntryError`` as ``build_context`` does,
+        ``HookError``, and ``ModelError`` where the path has nothing to show.
         """
         log = record.session.log
         path = await log.path()
         state = fold_state(path)
-        level = await self._record_changes(record, path, state)
-        header = self._header(level)
-        header_id = _id_of_same(path, state, header)
-        if header_id is None:
-            header_id = await record.write(header)
-        path = await log.path()
-        context = await self._context(path)
-        if not context.messages:
-            raise ModelError("there is nothing to send: the path shows the model no message; prompt with some text")
+        model = self._choices.model
+        level = await self._record_changes(record, path, state, emit)
+        tools = [*self._choices.offered(state.active_tools).values()]
         request = ModelRequest(
             system_prompt=self._system_prompt,
-            messages=context.messages,
-            tools=[tool.schema for tool in self._tools.values()],
-            options=self._options(),
+            messages=(),
+            tools=[tool.schema for tool in tools],
+            options=self._options(model),
             thinking_level=level,
         )
+        header = header_of(model, request)
+        header_id = _id_of_same(path, state, header)
+        edits: list[RequestEdit] = []
+        place = Place(model, record.write, emit, hooks, spend, record.number)
+        if not hooks.see("before_request"):
+            if header_id is None:
+                header_id = await record.write(header)
+            room = await self._compactor.make_room(place)
+            path = await log.path()
+            context = await self._context(path, room)
+            request = replace(request, messages=context.messages, passing=context.passing)
+        else:
+            place = replace(place, state_of=partial(self._expected, draft=header))
+            room = await self._compactor.make_room(place)
+            path = await log.path()
+            context = await self._context(path, room, self._expected(path, header))
+            draft = header
+            request = replace(request, messages=context.messages, passing=context.passing)
+            header, request, edits = await hooked(model, request, hooks)
+            newest = await log.path()
+            header_id = _id_of_same(newest, fold_state(newest), header) or await record.write(header)
+            self._draft = (draft, header_id)
         await self._ids.follow(path)
-        runs = await shown_runs(path, context.entry_ids, self._ids)
-        return request, RequestFacts(header_id=header_id, projection=PROJECTION_VERSION, shown=runs)
+        facts = RequestFacts(
+            header_id=header_id,
+            projection=PROJECTION_VERSION,
+            shown=await shown_runs(path, context.entry_ids, self._ids),
+            tail=context.tail,
+            edits=edits or None,
+            shortened=room.shorten,
+            cut=None if context.is_whole else True,
+        )
+        return NextRequest(model, request, facts, path.entry_id(len(path) - 1), context)
 
-    async def _context(self, path: EntryPath) -> SessionContext:
-        return await build_context(
+    async def _context(self, path: EntryPath, room: Room, state: PathState | None = None) -> SessionContext:
+        context = await build_context(
             path,
             max_chars=self._settings.max_chars,
-            max_tokens=self._settings.token_budget(self._model.context_window),
+            max_tokens=room.max_tokens,
             estimator=self._settings.estimator,
+            shorten=room.shorten,
+            state=state,
         )
+        if not context.messages:
+            raise ModelError("there is nothing to send: the path shows the model no message; prompt with some text")
+        return context
 
-    async def _record_changes(self, record: TurnRecord, path: EntryPath, state: PathState) -> str | None:
-        """Record the model, the level and the tools where the session has others. Returns the level in force."""
-        model = ModelChoice(self._model.provider, self._model.model_id)
-        if state.model is not None and state.model != model:
-            await record.write(ModelChangeEntry(provider=self._model.provider, model_id=self._model.model_id))
-        names = list(self._tools)
-        if state.active_tools is not None and state.active_tools != names:
-            await record.write(ActiveToolsChangeEntry(active_tool_names=names))
-        wanted = self._settings.thinking_level
+    def _expected(self, path: EntryPath, draft: RequestHeaderEntry) -> PathState:
+        """The state to budget with before hooks have changed the request: what they made of the same draft last time."""
+        state = fold_state(path)
+        position = path.request_header
+        if position is not None and self._draft is not None:
+            known, header_id = self._draft
+            if path.entry_id(position) == header_id and _members(known) == _members(draft):
+                return state
+        if _id_of_same(path, state, draft) is not None:
+            return state
+        tools = draft.tools
+        return replace(state, system_prompt=draft.system_prompt, tools=tools, header_position=len(path))
+
+    async def _record_changes(self, record: TurnRecord, path: EntryPath, state: PathState, emit: Emit) -> str | None:
+        """Record what the caller said where the session has something else. Returns the thinking level in force."""
+        choices = self._choices
+        model, names, wanted = choices.model, choices.active, choices.level
+        if state.model is not None and state.model != choices.choice:
+            entry_id = await record.write(ModelChangeEntry(provider=model.provider, model_id=model.model_id))
+            await emit(ModelChanged(model.provider, model.model_id, entry_id))
+        if names is not None and names != state.active_tools:
+            entry_id = await record.write(ActiveToolsChangeEntry(active_tool_names=names))
+            await emit(ActiveToolsChanged(tuple(names), entry_id))
         if wanted is None:
             return None if path.thinking_level is None else state.thinking_level
         if wanted != state.thinking_level:
-            await record.write(ThinkingLevelChangeEntry(thinking_level=wanted))
+            entry_id = await record.write(ThinkingLevelChangeEntry(thinking_level=wanted))
+            await emit(ThinkingLevelChanged(wanted, entry_id))
         return wanted
 
-    def _header(self, level: str | None) -> RequestHeaderEntry:
-        return RequestHeaderEntry(
-            model={"provider": self._model.provider, "modelId": self._model.model_id},
-            system_prompt=self._system_prompt,
-            tools=[
-                {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-                for tool in self._tools.values()
-            ]
-            or None,
-            options=self._options() or None,
-            thinking_level=level,
-        )
-
-    def _options(self) -> dict[str, Any]:
+    def _options(self, model: ChatModel) -> dict[str, Any]:
         """All that go out: the model's own, which the settings' win over."""
-        own: Mapping[str, Any] = self._model.options if isinstance(self._model, HasOptions) else {}
+        own = own_options(model)
         return {**own, **self._settings.options}
 
 
@@ -118,5 +183,6 @@ def _id_of_same(path: EntryPath, state: PathState, header: RequestHeaderEntry) -
     return path.entry_id(position) if _members(state.header) == _members(header) else None
 
 
-def _members(header: RequestHeaderEntry) -> dict[str, Any]:
-    return header.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=_ENVELOPE)
+def _members(header: RequestHeaderEntry) -> str:
+    """As text: the order of members reaches the wire too."""
+    return header.model_dump_json(by_alias=True, exclude_unset=True, exclude=_ENVELOPE)

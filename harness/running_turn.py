@@ -103,7 +103,9 @@ class RunningTurn:
             _inside.reset(token)
         if self.turn is not None and self.turn.reply is not None:
             return self.turn.reply
-        raise TurnAbortedError("the turn was aborted; its end is recorded, and the next prompt goes on from there")
+        raise TurnAbortedError(
+            "the turn was aborted; what it had begun is recorded to its end, and the next prompt goes on from there"
+        )
 
     async def run_change(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do something else than a turn in its place, once. Raises ``TurnAbortedError`` where ``abort`` ended it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from storage.entries import Entry, EntryBase
+from storage.entries import BranchSummaryEntry, Entry, EntryBase
 from storage.messages import Message
 from storage.pending_write import PendingWrite
 
@@ -33,6 +33,10 @@ class SessionTurn:
     def append_entry(self, entry: Entry) -> PendingWrite:
         """As ``Session.append_entry``, compactions included."""
         return self.session.append_in_turn(entry)
+
+    def move_to(self, entry_id: str | None, summary: BranchSummaryEntry | None = None) -> PendingWrite:
+        """As ``Session.move_to``, with the summary's whole entry."""
+        return self.session.move_in_turn(entry_id, summary)
 
     def end(self) -> None:
         """The turn is over. Idempotent."""

@@ -101,6 +101,7 @@ async def suspended_turn(log: EntryLog) -> SuspendedTurn | None:
         if question is not None:
             state.question_id = question.id
             state.preview = question.preview
+            state.asked_arguments = question.arguments
         calls.append(state)
     return SuspendedTurn(start.turn, turn, reply, calls)
 

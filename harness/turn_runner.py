@@ -125,6 +125,7 @@ class TurnRunner:
 
     def _hold(self) -> RunningTurn:
         """From here to ``_end_turn`` nobody else begins a turn."""
+        self._session.log.check_loop()
         if self.running is not None:
             raise BusyError("a turn is running; let it end, steer it, or abort it, before the next one")
         self.running = RunningTurn(self._session.log.settled)

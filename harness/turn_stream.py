@@ -123,9 +123,9 @@ class TurnStream(AsyncIterator[AgentEvent]):
                 raise self._error
 
     async def _work(self, held: HeldTurn) -> None:
-        with self._send, WatchedProgress() as progress:
+        with self._send, WatchedProgress(held.tell) as progress:
             async with anyio.create_task_group() as group:
-                group.start_soon(progress.hand_on, held.tell)
+                group.start_soon(progress.hand_on)
                 group.start_soon(held.hand_on)
                 try:
                     self._reply = await held.run(self._emit, self._emit_at_once, progress)

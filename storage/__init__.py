@@ -28,9 +28,11 @@ if TYPE_CHECKING:
         ModelChangeEntry,
         QueuedEntry,
         Replacement,
+        RequestEdit,
         RequestFacts,
         RequestHeaderEntry,
         SessionInfoEntry,
+        Shortening,
         ThinkingLevelChangeEntry,
         ToolStartEntry,
         TurnEndEntry,
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from storage.entry_log import EntryLog
     from storage.entry_path import EntryPath
     from storage.errors import (
+        BlobNotFoundError,
         BranchlineError,
         BrokenPathError,
         BudgetError,
@@ -54,9 +57,12 @@ if TYPE_CHECKING:
         ContextOverflowError,
         DamagedSessionError,
         EntryNotFoundError,
+        HookError,
         InvalidEntryError,
         InvalidIdError,
         ModelError,
+        ModelTimeoutError,
+        NavigationRefusedError,
         NotOnPathError,
         PendingCallError,
         QueueFullError,
@@ -69,6 +75,8 @@ if TYPE_CHECKING:
         StaleSessionError,
         StorageError,
         ToolError,
+        TurnAbortedError,
+        TurnLimitError,
         UnsupportedEntryError,
         UnsupportedVersionError,
         WrongEventLoopError,
@@ -96,7 +104,11 @@ if TYPE_CHECKING:
         Usage,
         UserMessage,
     )
+    from storage.migrate import MigratedSession, SessionMigration, migrate_all, migrate_session
+    from storage.migrating import MigrationReport, migrate_pi_file
     from storage.pending_write import PendingWrite
+    from storage.postgres import PostgresStorage
+    from storage.postgres_repository import PostgresRepository
     from storage.protocols import (
         BlobStore,
         Deletable,
@@ -107,9 +119,12 @@ if TYPE_CHECKING:
         SessionStorage,
         SessionWarning,
         StorageInfo,
+        Watchable,
     )
     from storage.recovery import RecoveredSession, recover_jsonl
     from storage.repository import SessionPage, SessionRepository, SessionSummary
+    from storage.sqlite import SqliteStorage
+    from storage.sqlite_repository import SqliteRepository
     from storage.tree import children, common_ancestor, messages_on_path, path_to
 else:
     _HOMES = {
@@ -117,20 +132,22 @@ else:
         "storage.entries": (
             "ActiveToolsChangeEntry ApprovalRequestedEntry ApprovalResolvedEntry BranchSummaryEntry "
             "CompactionEntry ContextEditEntry CustomEntry CustomMessageEntry DeliveredEntry Entry LabelEntry "
-            "LeafEntry MessageEntry MetadataEntry ModelChangeEntry QueuedEntry Replacement RequestFacts "
-            "RequestHeaderEntry SessionInfoEntry ThinkingLevelChangeEntry ToolStartEntry TurnEndEntry "
-            "TurnStartEntry UnknownEntry UnknownMessageEntry UsageEntry WorkingMemoryEntry"
+            "LeafEntry MessageEntry MetadataEntry ModelChangeEntry QueuedEntry Replacement RequestEdit RequestFacts "
+            "RequestHeaderEntry SessionInfoEntry Shortening ThinkingLevelChangeEntry ToolStartEntry "
+            "TurnEndEntry TurnStartEntry UnknownEntry UnknownMessageEntry UsageEntry WorkingMemoryEntry"
         ),
         "storage.entry_file_repository": "EntryFileRepository",
         "storage.entry_files": "EntryFileStorage",
         "storage.entry_log": "EntryLog",
         "storage.entry_path": "EntryPath",
         "storage.errors": (
-            "BranchlineError BrokenPathError BudgetError BusyError CommitFailed CompactionError "
-            "ContextOverflowError DamagedSessionError EntryNotFoundError InvalidEntryError InvalidIdError "
-            "ModelError NotOnPathError PendingCallError QueueFullError ReadOnlySessionError SessionClosedError "
-            "SessionError SessionExistsError SessionLockedError SessionNotFoundError StaleSessionError "
-            "StorageError ToolError UnsupportedEntryError UnsupportedVersionError WrongEventLoopError"
+            "BlobNotFoundError BranchlineError BrokenPathError BudgetError BusyError CommitFailed CompactionError "
+            "ContextOverflowError DamagedSessionError EntryNotFoundError HookError InvalidEntryError InvalidIdError "
+            "ModelError ModelTimeoutError NavigationRefusedError NotOnPathError PendingCallError QueueFullError "
+            "ReadOnlySessionError SessionClosedError SessionError SessionExistsError SessionLockedError "
+            "SessionNotFoundError StaleSessionError "
+            "StorageError ToolError TurnAbortedError TurnLimitError UnsupportedEntryError UnsupportedVersionError "
+            "WrongEventLoopError"
         ),
         "storage.header": "SessionHeader new_header parse_header",
         "storage.identifiers": "check_session_id new_id",
@@ -143,12 +160,19 @@ else:
             "CustomMessage ImageContent Message SystemMessage TextContent ThinkingContent ToolCall "
             "ToolResultMessage Usage UserMessage"
         ),
+        "storage.migrate": "MigratedSession SessionMigration migrate_all migrate_session",
+        "storage.migrating": "MigrationReport migrate_pi_file",
         "storage.pending_write": "PendingWrite",
+        "storage.postgres": "PostgresStorage",
+        "storage.postgres_repository": "PostgresRepository",
         "storage.protocols": (
-            "BlobStore Deletable Durability Mode PathReader Record SessionStorage SessionWarning StorageInfo"
+            "BlobStore Deletable Durability Mode PathReader Record SessionStorage SessionWarning StorageInfo "
+            "Watchable"
         ),
         "storage.recovery": "RecoveredSession recover_jsonl",
         "storage.repository": "SessionPage SessionRepository SessionSummary",
+        "storage.sqlite": "SqliteStorage",
+        "storage.sqlite_repository": "SqliteRepository",
         "storage.tree": "children common_ancestor messages_on_path path_to",
     }
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)
@@ -159,6 +183,7 @@ __all__ = [
     "ApprovalResolvedEntry",
     "AssistantMessage",
     "BashExecutionMessage",
+    "BlobNotFoundError",
     "BlobStore",
     "BranchSummaryEntry",
     "BranchSummaryMessage",
@@ -186,6 +211,7 @@ __all__ = [
     "EntryLog",
     "EntryNotFoundError",
     "EntryPath",
+    "HookError",
     "ImageContent",
     "InvalidEntryError",
     "InvalidIdError",
@@ -199,19 +225,26 @@ __all__ = [
     "Message",
     "MessageEntry",
     "MetadataEntry",
+    "MigratedSession",
+    "MigrationReport",
     "Mode",
     "ModelChangeEntry",
     "ModelError",
+    "ModelTimeoutError",
+    "NavigationRefusedError",
     "NotOnPathError",
     "PathReader",
     "PendingCallError",
     "PendingWrite",
+    "PostgresRepository",
+    "PostgresStorage",
     "QueueFullError",
     "QueuedEntry",
     "ReadOnlySessionError",
     "Record",
     "RecoveredSession",
     "Replacement",
+    "RequestEdit",
     "RequestFacts",
     "RequestHeaderEntry",
     "SessionClosedError",
@@ -220,12 +253,16 @@ __all__ = [
     "SessionHeader",
     "SessionInfoEntry",
     "SessionLockedError",
+    "SessionMigration",
     "SessionNotFoundError",
     "SessionPage",
     "SessionRepository",
     "SessionStorage",
     "SessionSummary",
     "SessionWarning",
+    "Shortening",
+    "SqliteRepository",
+    "SqliteStorage",
     "StaleSessionError",
     "StorageError",
     "StorageInfo",
@@ -237,7 +274,9 @@ __all__ = [
     "ToolError",
     "ToolResultMessage",
     "ToolStartEntry",
+    "TurnAbortedError",
     "TurnEndEntry",
+    "TurnLimitError",
     "TurnStartEntry",
     "UnknownEntry",
     "UnknownMessageEntry",
@@ -246,6 +285,7 @@ __all__ = [
     "Usage",
     "UsageEntry",
     "UserMessage",
+    "Watchable",
     "WorkingMemoryEntry",
     "WrongEventLoopError",
     "check_session_id",
@@ -253,6 +293,9 @@ __all__ = [
     "common_ancestor",
     "decode_entry",
     "messages_on_path",
+    "migrate_all",
+    "migrate_pi_file",
+    "migrate_session",
     "new_header",
     "new_id",
     "parse_header",

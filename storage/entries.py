@@ -83,6 +83,7 @@ class RequestFacts(RecordModel):
     on it. ``leaf_id`` is where the request was made, if that is not the reply's parent: others appended meanwhile.
     ``tail``: where a budget cut a compaction's retained tail, the places of its messages that were shown, counted from
     its end (-1 is its last). ``edits``: what hooks changed in the messages. ``shortened``: which results were shortened.
+    ``cut``: a budget left something out.
     """
 
     header_id: str | None = None
@@ -92,6 +93,7 @@ class RequestFacts(RecordModel):
     tail: list[int] | None = None
     edits: list[RequestEdit] | None = None
     shortened: Shortening | None = None
+    cut: bool | None = None
 
 
 class MessageEntry(EntryBase):

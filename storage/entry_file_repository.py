@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from storage.blobs import Blobs
 from storage.entry_files import EntryFileStorage
 from storage.entry_folder import (
     ENTRIES,
@@ -17,12 +19,15 @@ from storage.entry_folder import (
 )
 from storage.entry_folder_lifetime import delete_folder, read_header, remove_leftovers
 from storage.entry_folder_reading import FolderReader
+from storage.entry_folder_streams import reading_folder, receive_folder
 from storage.errors import DamagedSessionError, SessionNotFoundError
 from storage.event_loops import run_in_worker
 from storage.file_lock import WriterLock, open_when_free
 from storage.folder_repository import FolderRepository
+from storage.header import SessionHeader
 from storage.protocols import Corrupt, Mode, Record, TornTail
 from storage.repository import Mark, SessionSummary
+from storage.session_streams import SessionStream
 from storage.summaries import digest_all, digest_members, header_members, summarise
 
 READ_AT_EACH_END = 64 * 1024
@@ -42,6 +47,7 @@ class EntryFileRepository(FolderRepository[EntryFileStorage]):
         cwd: str | os.PathLike[str] | None = None,
         parent_session: str | None = None,
         records: Iterable[Record] = (),
+        blobs: Blobs = (),
     ) -> EntryFileStorage:
         """A new session; see ``SessionRepository.create``."""
         session_id, path = await run_in_worker(lambda: self._free(session_id))
@@ -51,6 +57,7 @@ class EntryFileRepository(FolderRepository[EntryFileStorage]):
             session_id=session_id,
             parent_session=parent_session,
             records=records,
+            blobs=blobs,
             durability=self.durability,
         )
 
@@ -92,6 +99,16 @@ class EntryFileRepository(FolderRepository[EntryFileStorage]):
             on_corrupt=on_corrupt,
             lock_timeout=lock_timeout,
         )
+
+    @contextmanager
+    def reading(self, session_id: str) -> Generator[SessionStream]:
+        """The session, read once; see ``StreamsSessions``. Blocking."""
+        with reading_folder(self._existing(session_id)) as stream:
+            yield stream
+
+    def receive(self, header: SessionHeader, records: Sequence[Record], blobs: Blobs) -> None:
+        """A new session, to the byte; see ``StreamsSessions``. Blocking."""
+        receive_folder(self._free(header.id)[1], header, records, blobs, self.durability)
 
     async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
         """Delete the folder, and what crashes left of it; see ``SessionRepository.delete``."""

@@ -12,8 +12,12 @@ from functools import partial
 from typing import Self, TypeVar
 
 from storage import files
+from storage.blob_folder import BlobFolder
+from storage.blob_storage import DiskBlobs
+from storage.blobs import Blobs
 from storage.copying import renumbered
 from storage.entry_folder import (
+    BLOBS,
     ENTRIES,
     LOCK,
     FolderContents,
@@ -26,6 +30,7 @@ from storage.entry_folder_lifetime import (
     is_ours,
     prepare_folder,
     read_header,
+    read_header_or_stand_in,
     remove_leftovers,
     set_tail_aside,
 )
@@ -62,7 +67,7 @@ _Unnameable = InvalidIdError | InvalidEntryError
 _SALVAGED = "it is damaged, and was opened to save what can be read (on_corrupt='skip')"
 
 
-class EntryFileStorage:
+class EntryFileStorage(DiskBlobs):
     """One session in a folder: ``metadata.json`` and ``entries/<id>.json``.
 
     Made by ``create``, ``open`` and ``open_or_create``; for one open session or log, which closes it.
@@ -75,6 +80,7 @@ class EntryFileStorage:
         self._lock = lock
         self._closed = False
         self._reader = FolderReader(folder)
+        self._blobs = BlobFolder(os.path.join(folder, BLOBS))
         self._info = self._describe(header, [], [])
 
     @classmethod
@@ -86,9 +92,10 @@ class EntryFileStorage:
         session_id: str | None = None,
         parent_session: str | None = None,
         records: Iterable[Record] = (),
+        blobs: Blobs = (),
         durability: Durability = "fsync",
     ) -> Self:
-        """A new session in the folder ``where``, holding copies of ``records``: made whole or not at all.
+        """A new session in the folder ``where``, holding copies of ``records`` and ``blobs``: made whole or not at all.
 
         Raises ``SessionExistsError`` if the folder is there and not empty, ``InvalidIdError`` and ``StorageError``.
         """
@@ -96,7 +103,7 @@ class EntryFileStorage:
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
         copies = renumbered(records)
         return await run_in_worker(
-            lambda: _named(folder, lambda: cls._create(folder, header, copies, durability)), undo=cls.close
+            lambda: _named(folder, lambda: cls._create(folder, header, copies, durability, blobs)), undo=cls.close
         )
 
     @classmethod
@@ -168,6 +175,8 @@ class EntryFileStorage:
         self._check_open()
         if not self._info.writable:
             raise ReadOnlySessionError(self._info.read_only_reason or "opened for reading", path=self._folder)
+        if not records:
+            return None
         reader = self._reader
         if records[0].seq != len(reader):
             raise reader.stale(f"the next entry is number {len(reader)}, not {records[0].seq}")
@@ -196,6 +205,12 @@ class EntryFileStorage:
             path=self._folder,
         ) from cause
 
+    def _may_write(self) -> bool:
+        return self._info.writable and self._is_alone()
+
+    def _check_still_ours(self) -> None:
+        self._reader.check_header()
+
     def close(self) -> None:
         """Give the writer's lock up. Idempotent."""
         self._closed = True
@@ -219,12 +234,19 @@ class EntryFileStorage:
     # ---- opening
 
     @classmethod
-    def _create(cls, folder: str, header: SessionHeader, records: Sequence[Record], durability: Durability) -> Self:
+    def _create(
+        cls,
+        folder: str,
+        header: SessionHeader,
+        records: Sequence[Record],
+        durability: Durability,
+        blobs: Blobs = (),
+    ) -> Self:
         names: dict[str, str] = {}
         for record in records:
             _check_name(record.id, names)
             names[record.id.lower()] = record.id
-        lock = create_folder(folder, header, records, durable=durability == "fsync")
+        lock = create_folder(folder, header, records, blobs, durable=durability == "fsync")
         return cls._made(folder, header, lock, durability, records)
 
     @classmethod
@@ -250,7 +272,8 @@ class EntryFileStorage:
     def _open(
         cls, folder: str, mode: Mode, durability: Durability, on_torn_tail: TornTail, on_corrupt: Corrupt
     ) -> Self:
-        header = read_header(folder)  # before anything is made: no lock file where there is no session
+        # Before anything is made: no lock file where there is no session.
+        header, lost = read_header_or_stand_in(folder, on_corrupt)
         lock: WriterLock | None = None
         if mode == "write":
             try:
@@ -260,9 +283,9 @@ class EntryFileStorage:
                 raise
         try:
             if lock is not None:
-                header = read_header(folder)
+                header, lost = read_header_or_stand_in(folder, on_corrupt)
             storage = cls(folder, header, lock, durability)
-            storage._load(on_torn_tail, on_corrupt)
+            storage._load(on_torn_tail, on_corrupt, lost)
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -271,9 +294,9 @@ class EntryFileStorage:
             lock.release()  # it will not write; whoever repairs it needs the lock
         return storage
 
-    def _load(self, on_torn_tail: TornTail, on_corrupt: Corrupt) -> None:
-        contents = self._reader.load(alone=self._is_alone())
-        if contents.damage and on_corrupt == "raise":
+    def _load(self, on_torn_tail: TornTail, on_corrupt: Corrupt, lost: DamagedSessionError | None) -> None:
+        contents = self._reader.load(alone=self._is_alone(), salvaging=on_corrupt == "skip", lost=lost)
+        if contents.damage and (on_corrupt == "raise" or (lost is not None and not contents.entries)):
             raise contents.damage[0]
         warnings: list[SessionWarning] = []
         reasons = [] if self._lock is not None else ["it was opened for reading"]
@@ -283,9 +306,8 @@ class EntryFileStorage:
             found = f"left alone in {ENTRIES}/, being no entries: {name_some(others)}"
             warnings.append(SessionWarning("foreign_file", found))
         if on_corrupt == "skip":
-            damage = [*contents.damage, *self._reader.salvage()]
-            warnings += [SessionWarning("damaged_entry", str(error), None, error.entry_id) for error in damage]
-            reasons += [_SALVAGED] if damage else []
+            warnings += [SessionWarning("damaged_entry", str(error), None, error.entry_id) for error in contents.damage]
+            reasons += [_SALVAGED] if contents.damage else []
         if contents.tail:
             self._handle_tail(contents, on_torn_tail, warnings, reasons)
         self._info = self._describe(self._info.header, warnings, reasons)
@@ -299,6 +321,7 @@ class EntryFileStorage:
         if on_torn_tail == "raise":
             raise DamagedSessionError(f"{what}; on_torn_tail='repair' sets it aside", path=self._folder, entry_id=first)
         if on_torn_tail == "repair" and self._lock is not None:
+            self._reader.check_all()
             torn = set_tail_aside(self._folder, contents.tail)
             self._reader.note_change()
             warnings.append(SessionWarning("tail_repaired", f"{what}; moved to {torn}", None, first))

@@ -5,6 +5,7 @@
     <session>/metadata.json        the header
     <session>/entries/<id>.json    one entry each, with its seq and the first seq of the batch it was committed in
     <session>/torn/                what a repair took out of entries/
+    <session>/blobs/<name>         large outputs that entries name
     <session>/.lock                the writer's lock
 
 Each file is there whole or not at all, since it is renamed into place after it was written. So what a crash can leave
@@ -29,6 +30,7 @@ from storage.protocols import Record
 METADATA = "metadata.json"
 ENTRIES = "entries"
 TORN = "torn"
+BLOBS = "blobs"
 LOCK = ".lock"
 SUFFIX = ".json"
 
@@ -36,6 +38,7 @@ _NUMBER = rb"(0|[1-9][0-9]{0,17})"
 _START = re.compile(rb'\{"seq":' + _NUMBER + rb',"batch":' + _NUMBER + rb'(?=,"type":"\w*","id":"([^"\\]*)")')
 """How we write it. What begins otherwise was written by another program, or laid out anew."""
 
+_PLACE = re.compile(rb'\{"seq":' + _NUMBER + rb',"batch":' + _NUMBER + rb"(?=[,}])")
 _SPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _NAMES_SHOWN = 5
@@ -102,6 +105,11 @@ def _read_foreign(path: str, entry_id: str, data: bytes) -> StoredEntry | None:
         raise damaged(
             f"seq {seq!r:.40} and batch {batch!r:.40} are no place in a session", path=path, entry_id=entry_id
         )
+    match = _PLACE.match(data)
+    if match is not None and (int(match[1]), int(match[2])) == (seq, batch):
+        line = b'{"seq":' + match[1] + data[match.end() :].rstrip(_SPACE)
+        if b"\n" not in line:  # we wrote it, of a line that was made elsewhere: its bytes are as they were
+            return StoredEntry(seq, batch, entry_id, line)
     whole = {"seq": seq, **members}
     try:
         line = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()

@@ -7,9 +7,13 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import chain
 
 from storage import files
+from storage.blob_folder import BlobFolder
+from storage.blobs import Blobs
 from storage.entry_folder import (
+    BLOBS,
     ENTRIES,
     LOCK,
     METADATA,
@@ -30,8 +34,8 @@ from storage.errors import (
     StorageError,
 )
 from storage.file_lock import WriterLock
-from storage.header import SessionHeader, parse_header
-from storage.protocols import Record
+from storage.header import SessionHeader, parse_header, stand_in_header
+from storage.protocols import Corrupt, Record
 
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_NAME = 200
@@ -64,6 +68,16 @@ def read_header(folder: str) -> SessionHeader:
     raise SessionNotFoundError("there is no session here yet; create one, or use open_or_create", path=folder)
 
 
+def read_header_or_stand_in(folder: str, on_corrupt: Corrupt) -> tuple[SessionHeader, DamagedSessionError | None]:
+    """The header in ``folder``; in salvage, for one that is damaged, another that stands in for it, and the damage."""
+    try:
+        return read_header(folder), None
+    except DamagedSessionError as error:
+        if on_corrupt == "raise":
+            raise
+        return stand_in_header(os.path.basename(folder)), error
+
+
 def _has_entries(folder: str) -> bool:
     try:
         return bool(list_entry_names(os.path.join(folder, ENTRIES))[0])
@@ -73,8 +87,10 @@ def _has_entries(folder: str) -> bool:
         raise StorageError(f"the folder cannot be read: {error.strerror}", path=folder) from error
 
 
-def create_folder(folder: str, header: SessionHeader, records: Sequence[Record], *, durable: bool) -> WriterLock:
-    """Make a session that holds ``records``, whole or not at all, and take its lock.
+def create_folder(
+    folder: str, header: SessionHeader, records: Sequence[Record], blobs: Blobs = (), *, durable: bool
+) -> WriterLock:
+    """Make a session that holds ``records`` and ``blobs``, whole or not at all, and take its lock.
 
     It is built beside its place, in a hidden folder that no listing shows, and renamed: nobody ever sees a part of it.
     Raises ``SessionExistsError`` if anything but an empty folder is there.
@@ -92,6 +108,7 @@ def create_folder(folder: str, header: SessionHeader, records: Sequence[Record],
     try:
         # First of all, so that what a crash leaves behind can be told from what is being made.
         lock = WriterLock.acquire(os.path.join(building, LOCK))
+        BlobFolder(os.path.join(building, BLOBS)).write_all(blobs, durable=durable)
         _fill(building, header, records, durable)
         if sys.platform == "win32":  # there a folder with an open file in it cannot be renamed
             lock.release()
@@ -144,11 +161,11 @@ def _fill(folder: str, header: SessionHeader, records: Sequence[Record], durable
     entries = os.path.join(folder, ENTRIES)
     os.mkdir(entries, 0o700)
     # Each is its own batch: it becomes visible as a whole, so a gap in it will never be an unterminated tail.
-    contents = [
+    contents = (
         (os.path.join(entries, entry_file_name(record.id)), entry_file_bytes(record, record.seq)) for record in records
-    ]
-    contents.append((os.path.join(folder, METADATA), header.to_line() + b"\n"))
-    write_all_files(contents, durable=durable)
+    )
+    header_file = (os.path.join(folder, METADATA), header.to_line() + b"\n")
+    write_all_files(chain(contents, [header_file]), durable=durable)
     if durable:
         files.sync_folder(entries)
         files.sync_folder(folder)
@@ -206,7 +223,7 @@ def prepare_folder(folder: str, header: SessionHeader, *, durable: bool) -> Writ
 
 def is_ours(folder: str) -> bool:
     """Whether ``folder`` holds nothing but what this storage makes, so that a session may begin in it."""
-    ours = (LOCK, ENTRIES, TORN, METADATA)
+    ours = (LOCK, ENTRIES, TORN, BLOBS, METADATA)
     return all(name in ours or name.startswith(f".{METADATA}.") for name in os.listdir(folder))
 
 

@@ -11,6 +11,7 @@ from storage.entry_folder import (
     ENTRIES,
     METADATA,
     FolderContents,
+    StoredEntry,
     entry_file_name,
     list_entry_names,
     read_entry_file,
@@ -50,12 +51,39 @@ class FolderReader:
 
     # ---- at opening
 
-    def load(self, *, alone: bool) -> FolderContents:
-        """Read everything. ``alone``: no writer can be at work, so what is missing now is missing for good."""
+    def load(self, *, alone: bool, salvaging: bool = False, lost: DamagedSessionError | None = None) -> FolderContents:
+        """Read everything. ``alone``: no writer can be at work, so what is missing now is missing for good.
+
+        ``salvaging``: every entry is parsed, and what is no record is left out; its place stays empty. Where anything is
+        damaged (``lost``: the header), an unterminated tail is shown too, for nothing will ever be appended.
+        """
         self.note_change()
-        contents = self._read_settled(alone)
-        self._take(contents)
+        try:
+            contents = self._read_settled(alone)
+        except DamagedSessionError as error:
+            if not salvaging:
+                raise
+            contents = FolderContents(damage=[error])
+        if lost is not None:
+            contents.damage.insert(0, lost)
+        self._take(contents.entries)
+        if salvaging:
+            self._salvaged = True
+            contents.damage += self._leave_out_bad(0)
+            if contents.damage and contents.tail:
+                start = len(self._ids)
+                self._take(contents.tail)
+                contents.entries += contents.tail
+                contents.tail = []
+                contents.damage += self._leave_out_bad(start)
         return contents
+
+    def check_all(self) -> None:
+        """Parse every entry that was read. Raises ``DamagedSessionError``: before anything is moved, all has to be whole."""
+        breath = Breath()
+        for seq, line in self._unread.items():
+            breath.take()
+            self._parse(seq, self._ids[seq] or "", line)
 
     def adopt(self, records: Sequence[Record]) -> None:
         """These were just written to a new folder: they need not be read."""
@@ -64,12 +92,11 @@ class FolderReader:
             self.remember(record.id)
             self._unread[record.seq] = record.data
 
-    def salvage(self) -> list[DamagedSessionError]:
-        """Parse every entry, and leave out what is no record; its place stays empty."""
-        self._salvaged = True
+    def _leave_out_bad(self, start: int) -> list[DamagedSessionError]:
         damage: list[DamagedSessionError] = []
         breath = Breath()
-        for seq, entry_id in enumerate(self._ids):
+        for seq in range(start, len(self._ids)):
+            entry_id = self._ids[seq]
             breath.take()
             try:
                 if entry_id is not None:
@@ -131,29 +158,32 @@ class FolderReader:
         return record
 
     def _look_again(self, alone: bool) -> None:
-        if self._look_at_header() != self._identity:
-            raise self.stale("its header was replaced or removed")
+        self.check_header()
         if self._salvaged or (self._folder_changed_at() == self._changed and (alone or self._settled)):
             return
         self.note_change()
-        if not list_entry_names(self.entries)[0].issuperset(name for name in self._ids if name is not None):
+        if not self._list_names().issuperset(name for name in self._ids if name is not None):
             raise self.stale("entries were removed")
         contents = self._read_settled(alone)
         if contents.damage:
             raise contents.damage[0]
         if alone and contents.entries:
             raise self.stale(f"somebody else added {entry_file_name(contents.entries[0].id)}")
-        self._take(contents)
+        self._take(contents.entries)
 
     # ---- for a writer
 
-    def check_as_left(self) -> None:
-        """Raise ``StaleSessionError`` unless the folder holds just the entries we know. O(1) if unchanged."""
+    def check_header(self) -> None:
+        """Raise ``StaleSessionError`` unless the header is the one that we opened."""
         if self._look_at_header() != self._identity:
             raise self.stale("its header was replaced or removed")
+
+    def check_as_left(self) -> None:
+        """Raise ``StaleSessionError`` unless the folder holds just the entries we know. O(1) if unchanged."""
+        self.check_header()
         if self._folder_changed_at() == self._changed:
             return
-        ids, _ = list_entry_names(self.entries)
+        ids = self._list_names()
         for entry_id in ids:
             if self.names.get(entry_id.lower()) == entry_id:
                 continue
@@ -214,8 +244,14 @@ class FolderReader:
                     return contents
             time.sleep(_READER_WAIT)
 
-    def _take(self, contents: FolderContents) -> None:
-        for entry in contents.entries:
+    def _list_names(self) -> set[str]:
+        try:
+            return list_entry_names(self.entries)[0]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self.stale(f"the folder {ENTRIES} was removed") from error
+
+    def _take(self, entries: Sequence[StoredEntry]) -> None:
+        for entry in entries:
             self._ids.extend([None] * (entry.seq - len(self._ids)))
             self.remember(entry.id)
             self._unread[entry.seq] = entry.line

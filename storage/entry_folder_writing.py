@@ -7,7 +7,7 @@ nothing else behind.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from storage import files
@@ -18,7 +18,7 @@ _OPEN_AT_ONCE = 32
 """Files that are written before they are synced: the first sync then takes the others along, mostly."""
 
 
-def write_new_files(contents: Sequence[tuple[str, bytes]], *, durable: bool) -> tuple[int, OSError | None]:
+def write_new_files(contents: Iterable[tuple[str, bytes]], *, durable: bool) -> tuple[int, OSError | None]:
     """Make a file for each path with its bytes: how many are whole (and synced), and what stopped the next one.
 
     What was made of that one stays for the caller to remove. A *sync* that fails raises its ``OSError``: then nothing
@@ -46,7 +46,7 @@ def write_new_files(contents: Sequence[tuple[str, bytes]], *, durable: bool) -> 
     return whole, None
 
 
-def write_all_files(contents: Sequence[tuple[str, bytes]], *, durable: bool) -> None:
+def write_all_files(contents: Iterable[tuple[str, bytes]], *, durable: bool) -> None:
     """The same, all or an ``OSError``; what was made by then stays for the caller to remove."""
     _, error = write_new_files(contents, durable=durable)
     if error is not None:

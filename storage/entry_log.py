@@ -16,6 +16,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from storage.assembling import LEAF, Assembler
+from storage.blob_calls import BlobCalls
 from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of_reply
 from storage.entries import Entry, EntryBase, iso_timestamp
 from storage.entry_path import IndexedPath
@@ -80,6 +81,8 @@ class EntryLog:
         self._reader = threading.Lock()
         """Held in a worker: closing waits for a read that was cancelled but has not ended yet."""
         self._read_only = _read_only_reason(storage, index)
+        self.blobs: BlobCalls = BlobCalls(self)
+        """What is kept beside the entries."""
 
     @classmethod
     async def open(cls, storage: SessionStorage) -> EntryLog:
@@ -142,6 +145,11 @@ class EntryLog:
         return (*self.storage.info.warnings, *self.index.warnings, *broken)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits to be written, or is being written."""
+        return self._queue.is_idle
+
+    @property
     def leaf_id(self) -> str | None:
         """The leaf after the last committed entry."""
         return self.index.leaf_id
@@ -150,7 +158,7 @@ class EntryLog:
 
     def append_message(self, message: Message, *, parent_id: Any = LEAF) -> PendingWrite:
         """Record ``message`` as it is now; see ``append``."""
-        self._check_writable()
+        self.check_writable()
         if not isinstance(message, _MESSAGES):
             raise InvalidEntryError(
                 f"a {type(message).__name__} is no message; pass a UserMessage, AssistantMessage or ToolResultMessage"
@@ -184,7 +192,7 @@ class EntryLog:
         ``ReadOnlySessionError``, ``SessionClosedError``, ``StorageError`` (tainted) and ``WrongEventLoopError``; then
         nothing was queued. The write itself can fail with ``InvalidEntryError`` (duplicate id, missing parent).
         """
-        self._check_writable()
+        self.check_writable()
         if not isinstance(cast("Any", entry), EntryBase):
             raise InvalidEntryError(f"a {type(entry).__name__} is no entry; pass one of storage.entries")
         if self._names:
@@ -267,9 +275,9 @@ class EntryLog:
 
     async def settled(self) -> None:
         """Wait for the writes that were called before. Their failures belong to them; a tainted log raises here."""
-        self._check_usable()
+        self.check_usable()
         await _Awaitable(self._queue.drain)
-        self._check_usable()
+        self.check_usable()
 
     async def flush(self) -> None:
         """Write everything that was queued. Raises the first failure that nobody was told of yet."""
@@ -290,7 +298,7 @@ class EntryLog:
             while True:
                 after = len(index) - 1
                 records = await run_in_worker(partial(self._read_more, after))
-                self._check_usable()
+                self.check_usable()
                 if not records:
                     break
                 await in_slices(_added(index, records))
@@ -301,6 +309,7 @@ class EntryLog:
             return [] if self._closed else self.storage.read(after_seq=after_seq, limit=_PAGE)
 
     def _close(self, close: Callable[[], None] | None) -> None:
+        self.blobs.end()
         with self._reader:
             try:
                 if close is not None:
@@ -320,7 +329,7 @@ class EntryLog:
             return
         gone = self._loop.is_over()
         if not gone:
-            self._check_loop()
+            self.check_loop()
         self._closed = True
         self._closing = anyio.Event()
         if gone:
@@ -345,23 +354,26 @@ class EntryLog:
 
     # --- checks
 
-    def _check_loop(self) -> None:
+    def check_loop(self) -> None:
+        """Raise ``WrongEventLoopError`` on another event loop, and in another thread, than it was opened in."""
         if not self._loop.is_current():
             raise WrongEventLoopError(
                 "a session belongs to the event loop that opened it; open it again on this one, after closing it there",
                 path=self._place,
             )
 
-    def _check_usable(self) -> None:
-        self._check_loop()
+    def check_usable(self) -> None:
+        """Raise if it cannot be read: another loop, closed, or tainted."""
+        self.check_loop()
         if self._closed:
             raise SessionClosedError("the session is closed; open it again", path=self._place)
         if self._taint is not None:
             raise failure(self._taint)
 
-    def _check_writable(self) -> None:
+    def check_writable(self) -> None:
+        """Raise if it takes no appends."""
         if self._closed or self._taint is not None or not self._loop.is_current():
-            self._check_usable()
+            self.check_usable()
         if self._read_only is not None:
             raise ReadOnlySessionError(self._read_only, path=self._place)
 

@@ -16,17 +16,23 @@
     │   ├── InvalidEntryError             ValueError     this entry cannot be recorded
     │   ├── InvalidIdError                ValueError     a session or entry id that is no safe name
     │   ├── EntryNotFoundError            LookupError
+    │   ├── BlobNotFoundError             LookupError
     │   ├── BrokenPathError               ValueError     a path runs through a missing or cyclic parent
     │   ├── NotOnPathError                ValueError     the entry named is not on the active path
     │   ├── UnsupportedEntryError         ValueError     a path holds an entry of a type we do not know
     │   ├── PendingCallError              ValueError     a call that waits for approval is in the way
     │   ├── BudgetError                   ValueError     what must be shown does not fit the budget
     │   ├── WrongEventLoopError           RuntimeError   used from another loop or thread
+    │   ├── NavigationRefusedError        RuntimeError   a hook does not let the session go there
     │   └── BusyError                     RuntimeError   a turn is running
     ├── CompactionError                   ValueError
     ├── ModelError                        RuntimeError   the model, or the way to it, failed
-    │   └── ContextOverflowError                         … because the request is too long for it
-    └── ToolError                         RuntimeError   a tool could not be made, found or run
+    │   ├── ContextOverflowError                         … because the request is too long for it
+    │   ├── ModelTimeoutError             TimeoutError   … because one of its times ran out
+    │   └── TurnLimitError                               … or a turn came to a limit of the settings
+    ├── TurnAbortedError                  RuntimeError   somebody aborted the turn
+    ├── ToolError                         RuntimeError   a tool could not be made, found or run
+    └── HookError                         RuntimeError   an app's hook, or what asks for approval, raised
 
 Each also is the built-in a caller would expect, carries a stable ``code`` (safe to match on and to log),
 the place where it happened (``path``, ``line``, ``entry_id``), and a message that ends with what to do next.
@@ -164,6 +170,12 @@ class EntryNotFoundError(SessionError, LookupError):
     code = "entry_not_found"
 
 
+class BlobNotFoundError(SessionError, LookupError):
+    """No blob of that name is kept beside this session."""
+
+    code = "blob_not_found"
+
+
 class BrokenPathError(SessionError, ValueError):
     """The path to an entry runs through a parent that is missing, later, or part of a cycle."""
 
@@ -183,7 +195,7 @@ class UnsupportedEntryError(SessionError, ValueError):
 
 
 class PendingCallError(SessionError, ValueError):
-    """A tool call that still waits for its approval would be summarised away."""
+    """A tool call still waits for its approval, and what was asked for cannot be done before that is decided."""
 
     code = "pending_call"
 
@@ -200,6 +212,12 @@ class WrongEventLoopError(SessionError, RuntimeError):
     code = "wrong_event_loop"
 
 
+class NavigationRefusedError(SessionError, RuntimeError):
+    """A hook refused to let the session go to another place. It is where it was."""
+
+    code = "navigation_refused"
+
+
 class BusyError(SessionError, RuntimeError):
     """A turn is running, or another harness holds the session."""
 
@@ -207,7 +225,7 @@ class BusyError(SessionError, RuntimeError):
 
 
 class CompactionError(BranchlineError, ValueError):
-    """A summary that was refused, or settings that cannot work. The history is unchanged."""
+    """A summary that was refused, or settings that cannot work; ``details["reason"]`` says which. History is unchanged."""
 
     code = "compaction"
 
@@ -219,12 +237,39 @@ class ModelError(BranchlineError, RuntimeError):
 
 
 class ContextOverflowError(ModelError):
-    """The provider says that the request is longer than the model's context window."""
+    """The provider says that the request is longer than the model's context window.
+
+    ``details["tokens"]`` and ``details["context_window"]`` are the two sizes, in tokens, where the provider tells them.
+    """
 
     code = "context_overflow"
+
+
+class ModelTimeoutError(ModelError, TimeoutError):
+    """The model, or the way to it, took longer than it may; ``details["phase"]`` is the limit's name in ``Timeouts``."""
+
+    code = "model_timeout"
+
+
+class TurnLimitError(ModelError):
+    """A turn came to a limit of ``AgentSettings``; ``details`` has the limit under its name there, and what was used."""
+
+    code = "turn_limit"
+
+
+class TurnAbortedError(BranchlineError, RuntimeError):
+    """``AgentHarness.abort`` ended the turn. Its end is recorded as ``cancelled``; prompt again to go on."""
+
+    code = "turn_aborted"
 
 
 class ToolError(BranchlineError, RuntimeError):
     """A tool could not be made, was not found, or refuses its arguments; its message is shown to the model."""
 
     code = "tool"
+
+
+class HookError(BranchlineError, RuntimeError):
+    """An app's hook, or its function that asks for approval, raised; ``__cause__`` is what it raised."""
+
+    code = "hook"

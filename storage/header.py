@@ -10,12 +10,15 @@ from pydantic import Field, ValidationError
 
 from storage.entries import iso_timestamp
 from storage.errors import DamagedSessionError, UnsupportedVersionError
-from storage.identifiers import check_session_id, new_id
+from storage.identifiers import check_session_id, is_safe_name, new_id
 from storage.models import RecordModel
 from storage.strict_json import replace_surrogates
 
 FORMAT_VERSION = 3
 """The version of the pi family's file format that we read and write."""
+
+OLD_VERSIONS = (1, 2)
+"""Versions that pi wrote before; ``storage.migrating`` makes new files of them."""
 
 ADDITIONS_VERSION = 1
 """The version of our additions to it (the header's ``branchline`` member)."""
@@ -50,6 +53,11 @@ def new_header(
     )
 
 
+def stand_in_header(name: str) -> SessionHeader:
+    """For a session whose own header is lost, and which is only read: ``name`` is what its file or folder is called."""
+    return SessionHeader(id=name if is_safe_name(name) else new_id(), timestamp=None)
+
+
 def parse_header(line: bytes, *, path: str | None = None) -> SessionHeader:
     """The header in ``line``.
 
@@ -81,10 +89,13 @@ def parse_header(line: bytes, *, path: str | None = None) -> SessionHeader:
 def _check_version(members: dict[str, Any], path: str | None) -> None:
     version = members.get("version", 1)
     if type(version) is not int or version != FORMAT_VERSION:
-        newer = type(version) is int and version > FORMAT_VERSION
+        way = "the file was left as it is"
+        if type(version) is int and version > FORMAT_VERSION:
+            way = "use a newer branchline"
+        elif type(version) is int and version in OLD_VERSIONS:
+            way = "'branchline import FILE' makes a copy of it that can be opened (storage.migrate_pi_file, in Python)"
         raise UnsupportedVersionError(
-            f"session format version {version!r:.40} is not supported (this program reads version {FORMAT_VERSION}); "
-            + ("use a newer branchline" if newer else "the file was left as it is"),
+            f"session format version {version!r:.40} is not supported (this program reads version {FORMAT_VERSION}); {way}",
             path=path,
             line=1,
             version=version,

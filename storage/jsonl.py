@@ -13,10 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from storage import files
+from storage.blob_folder import BlobFolder
+from storage.blob_storage import DiskBlobs
+from storage.blobs import Blobs
 from storage.copying import renumbered
 from storage.errors import (
     CommitFailed,
     SessionClosedError,
+    SessionError,
     SessionExistsError,
     SessionNotFoundError,
     StaleSessionError,
@@ -29,6 +33,7 @@ from storage.identifiers import absolute_place
 from storage.index import EntryIndex
 from storage.jsonl_file import (
     OpenFile,
+    blob_folder,
     create_session_file,
     delete_session_files,
     naming,
@@ -41,10 +46,11 @@ from storage.protocols import Corrupt, Durability, Mode, Record, StorageInfo, To
 _ATTEMPTS = 3
 
 
-class JsonlStorage:
+class JsonlStorage(DiskBlobs):
     """A ``SessionStorage`` over one JSONL file. Made by ``create``, ``open`` and ``open_or_create``.
 
-    Beside ``chat.jsonl`` lie ``chat.jsonl.lock`` (the writer's) and, after a repair, ``chat.jsonl.torn-<offset>``.
+    Beside ``chat.jsonl`` lie ``chat.jsonl.lock`` (the writer's), ``chat.blobs/`` if there are blobs, and, after a repair,
+    ``chat.jsonl.torn-<offset>``.
     """
 
     def __init__(self, opened: OpenFile, durability: Durability) -> None:
@@ -67,6 +73,7 @@ class JsonlStorage:
         self._size = status.st_size
         self._device, self._inode = status.st_dev, status.st_ino
         self._path_bytes = os.fsencode(self._path)
+        self._blobs = BlobFolder(blob_folder(self._path))
 
     @classmethod
     async def create(
@@ -77,9 +84,10 @@ class JsonlStorage:
         session_id: str | None = None,
         parent_session: str | None = None,
         records: Iterable[Record] = (),
+        blobs: Blobs = (),
         durability: Durability = "fsync",
     ) -> JsonlStorage:
-        """A new session, with copies of ``records`` if given; made whole or not at all.
+        """A new session, with copies of ``records`` and ``blobs`` if given; made whole or not at all.
 
         Raises ``SessionExistsError`` if there is anything at ``path``, ``SessionLockedError``, ``InvalidIdError`` and
         ``StorageError``.
@@ -87,7 +95,9 @@ class JsonlStorage:
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
         place = absolute_place(path)
         opened = await run_in_worker(
-            lambda: naming(place, lambda: create_session_file(place, header, renumbered(records), durability)),
+            lambda: naming(
+                place, lambda: create_session_file(place, header, renumbered(records), durability, blobs=blobs)
+            ),
             undo=OpenFile.close,
         )
         return cls(opened, durability)
@@ -230,9 +240,12 @@ class JsonlStorage:
                 breath.take()
         return [record for record in found if after_seq < record.seq < end][:limit]
 
-    def _check_still_there(self) -> None:
+    def _check_open(self) -> None:
         if self._descriptor < 0:
             raise SessionClosedError("this storage is closed; open the session anew", path=self._path)
+
+    def _check_still_there(self) -> None:
+        self._check_open()
         status = os.fstat(self._descriptor)
         if status.st_nlink == 0:
             raise StaleSessionError("the file was deleted or replaced; open the session anew", path=self._path)
@@ -250,6 +263,8 @@ class JsonlStorage:
                 "the writer's lock is not ours (was this process forked?); nothing was written; open the session anew",
                 path=self._path,
             )
+        if not records:
+            return None
         if records[0].seq != self._next_seq or not self._writing:
             raise StaleSessionError(
                 f"the next entry of this file is {self._next_seq}, not {records[0].seq}; open the session anew",
@@ -365,6 +380,13 @@ class JsonlStorage:
             path=self._path,
         )
 
+    def _may_write(self) -> bool:
+        return self._writing and self._lock is not None and self._lock.held
+
+    def _check_still_ours(self) -> None:
+        if not self._is_ours(None):
+            raise StaleSessionError("the file was deleted or replaced; open the session anew", path=self._path)
+
     def close(self) -> None:
         """Close the file and free the lock. Idempotent."""
         if self._descriptor >= 0:
@@ -381,7 +403,7 @@ class JsonlStorage:
             warnings.warn(f"a session was dropped without being closed: {self._path}", ResourceWarning, stacklevel=1)
 
     def delete(self) -> None:
-        """Delete the file and what lies beside it. Raises ``SessionLockedError`` while somebody else writes."""
+        """Delete the file and what lies beside it. Raises ``SessionLockedError`` while somebody else writes, ``StorageError``."""
         lock = self._lock
         if lock is None or not lock.held:
             lock = WriterLock.acquire(self._path + ".lock")
@@ -390,5 +412,11 @@ class JsonlStorage:
             self.close()
             delete_session_files(self._path)
             lock.remove()
+        except OSError as error:
+            if isinstance(error, SessionError):
+                raise
+            raise StorageError(
+                f"the session could not be deleted whole: {error}; delete it again", path=self._path
+            ) from error
         finally:
             lock.release()

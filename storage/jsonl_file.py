@@ -9,10 +9,12 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from storage import files
+from storage.blob_folder import BlobFolder
+from storage.blobs import Blobs
 from storage.errors import (
     BranchlineError,
     DamagedSessionError,
@@ -126,19 +128,22 @@ class BegunFile:
         """All is read: decide about bytes without a newline, and whether it may be written. Blocking."""
         scan, path = self.scan, self.path
         header = _header_of(scan, path)
+        if scan.lost_header is not None and not self.index.ids:
+            raise scan.lost_header  # and nothing else is an entry: it is no session at all
         tail = scan.tail_warning()
         warnings = [*scan.warnings]
         reason = ""
         if tail is not None:
             if on_torn_tail == "raise":
                 raise DamagedSessionError(tail.message, path=path, line=tail.line)
-            if self.writing and on_torn_tail == "repair" and not scan.bad_lines:
+            if self.writing and on_torn_tail == "repair" and not (scan.bad_lines or scan.gaps):
                 warnings.append(_set_tail_aside(path, self.descriptor, scan))
             else:
                 warnings.append(tail)
                 reason = f"{tail.message} (line {tail.line})"
-        if scan.bad_lines:
-            reason = f"{scan.bad_lines} bad lines were skipped, so the session can only be read"
+        if scan.bad_lines or scan.gaps:
+            lost = f"{scan.bad_lines} bad lines were skipped" if scan.bad_lines else "entries are missing"
+            reason = f"{lost}, so the session can only be read"
         if not self.writing:
             reason = reason or "the session was opened for reading; open it with mode='write' to append"
         if reason:
@@ -243,10 +248,16 @@ def create_session_file(
     records: Sequence[Record],
     durability: Durability,
     *,
+    blobs: Blobs = (),
     replace_empty: bool = False,
     set_aside: bool = False,
+    indexed: bool = True,
 ) -> OpenFile:
-    """Write everything to a temporary file beside ``path``, sync it, and link it to its name, which must be free."""
+    """Write everything to a temporary file beside ``path``, sync it, and link it to its name, which must be free.
+
+    The blobs are there before that: whoever sees the session finds them. Without ``indexed``, nothing of the records is
+    kept in memory, and the session is to be closed.
+    """
     folder, name = os.path.split(path)
     made = files.create_folders(folder)
     if os.path.lexists(path) and not replace_empty:
@@ -255,13 +266,16 @@ def create_session_file(
     temporary = os.path.join(folder, f".{name}.{secrets.token_hex(6)}.tmp")
     descriptor = -1
     linked = False
+    folder_of_blobs = BlobFolder(blob_folder(path))
+    kept: list[str] = []
     try:
         if replace_empty:
             _remove_uncommitted(path, set_aside=set_aside)
         descriptor = files.create_file(temporary)
-        _write_lines(descriptor, [header.to_line(), *(record.data for record in records)])
+        _write_lines(descriptor, chain([header.to_line()], (record.data for record in records)))
         if durability == "fsync":
             files.sync_data(descriptor)
+        kept = folder_of_blobs.write_all(blobs, durable=durability == "fsync")
         try:
             os.link(temporary, path)
         except FileExistsError:
@@ -277,7 +291,7 @@ def create_session_file(
         scan.header = header
         scan.seq = len(records)
         index = EntryIndex()
-        for record in records:
+        for record in records if indexed else ():
             index.add(record)
         info = StorageInfo(header=header, writable=True, inline=True, place=path)
         return OpenFile(path, descriptor, scan, lock, info, index)
@@ -287,6 +301,7 @@ def create_session_file(
         _remove(temporary)
         if linked:
             _remove(path)  # nobody was told of it, so it must not be listed
+        folder_of_blobs.remove(kept)
         lock.release()
         raise
 
@@ -327,12 +342,27 @@ def _remove_uncommitted(path: str, *, set_aside: bool) -> None:
 
 
 def delete_session_files(path: str) -> None:
-    """Remove a session's file and its side files, but not the lock file, which its holder removes last."""
+    """Remove a session's file, its blobs and its side files, but not the lock file, which its holder removes last."""
     folder = os.path.dirname(path)
     _remove(path)
+    files.sync_folder(folder)  # or a crash could bring the session back without its blobs
     for side in side_files(path):
         _remove(side)
+    BlobFolder(blob_folder(path)).delete()
     files.sync_folder(folder)
+
+
+def blob_folder(path: str) -> str:
+    """Where the blobs of a session's file lie: ``chat.blobs`` beside ``chat.jsonl``.
+
+    Behind any other name something else is put, so that no two files of a folder ever share one.
+    """
+    return path.removesuffix(".jsonl") + ".blobs" if path.endswith(".jsonl") else path + ".blobs-folder"
+
+
+def left_behind(path: str) -> bool:
+    """Whether an interrupted deletion left anything of a session, the lock file aside."""
+    return bool(side_files(path)) or os.path.isdir(blob_folder(path))
 
 
 def side_files(path: str) -> list[str]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
+from storage.blobs import Blobs
 from storage.errors import SessionNotFoundError
 from storage.event_loops import run_in_worker
 from storage.file_lock import WriterLock, open_when_free
 from storage.folder_repository import FolderRepository
+from storage.header import SessionHeader
+from storage.identifiers import absolute_place, check_session_id, is_safe_name
 from storage.jsonl import JsonlStorage
-from storage.jsonl_file import BegunFile, delete_session_files, side_files
+from storage.jsonl_file import BegunFile, delete_session_files, left_behind
+from storage.jsonl_streams import reading_file, receive_file
+from storage.migrating import MigrationReport, read_old_session, write_old_session
 from storage.protocols import Corrupt, Mode, Record, TornTail
 from storage.repository import Mark, SessionSummary
+from storage.session_streams import SessionStream
 from storage.summaries import (
     digest_all,
     digest_head_and_tail,
@@ -28,7 +35,7 @@ READ_AT_EACH_END = 64 * 1024
 
 
 class JsonlRepository(FolderRepository[JsonlStorage]):
-    """A ``SessionRepository`` of JSONL files. Side files (``.lock``, ``.torn-<offset>``) are no sessions."""
+    """A ``SessionRepository`` of JSONL files. Its side files (``.lock``, ``.torn-<offset>``) and blobs are no sessions."""
 
     suffix: ClassVar[str] = ".jsonl"
 
@@ -39,6 +46,7 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
         cwd: str | os.PathLike[str] | None = None,
         parent_session: str | None = None,
         records: Iterable[Record] = (),
+        blobs: Blobs = (),
     ) -> JsonlStorage:
         """A new session; see ``SessionRepository.create``."""
         session_id, path = await run_in_worker(lambda: self._free(session_id))
@@ -48,6 +56,7 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
             session_id=session_id,
             parent_session=parent_session,
             records=records,
+            blobs=blobs,
             durability=self.durability,
         )
 
@@ -90,6 +99,34 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
             lock_timeout=lock_timeout,
         )
 
+    async def take_in(self, source: str | os.PathLike[str], session_id: str | None = None) -> MigrationReport:
+        """Make a session here of a session file from elsewhere, pi's older versions too; ``source`` is only read.
+
+        Its id is ``session_id``, else the file's own if that can be one here, else a new one. Raises what
+        ``migrate_pi_file`` raises; ``SessionExistsError`` also for an id that differs only in case.
+        """
+        place = absolute_place(source)
+        if session_id is not None:
+            check_session_id(session_id)
+
+        def take() -> MigrationReport:
+            old = read_old_session(place)
+            own_id = old.header.id if is_safe_name(old.header.id) else None
+            free_id, path = self._free(session_id or own_id)
+            return write_old_session(old, path, free_id, self.durability)
+
+        return await run_in_worker(take)
+
+    @contextmanager
+    def reading(self, session_id: str) -> Generator[SessionStream]:
+        """The session, read once and a few lines at a time; see ``StreamsSessions``. Blocking."""
+        with reading_file(self._existing(session_id)) as stream:
+            yield stream
+
+    def receive(self, header: SessionHeader, records: Sequence[Record], blobs: Blobs) -> None:
+        """A new session, to the byte; see ``StreamsSessions``. Blocking."""
+        receive_file(self._free(header.id)[1], header, records, blobs, self.durability)
+
     async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
         """Delete the file and its side files; see ``SessionRepository.delete``."""
         path = self.path_of(session_id)
@@ -98,7 +135,7 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
             try:
                 self._existing(session_id)
             except SessionNotFoundError:
-                if not os.path.isdir(self.root) or not side_files(path):
+                if not os.path.isdir(self.root) or not left_behind(path):
                     raise
                 # A deletion that was interrupted: what it left is still this session's.
             lock = WriterLock.acquire(path + ".lock")

@@ -6,13 +6,14 @@ is no line end, and a multi-byte character may lie across two reads. Blank lines
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from copy import copy
 from typing import Any
 
 from storage.decode import facts_of, parse_entry
 from storage.errors import DamagedSessionError
-from storage.header import SessionHeader, parse_header
+from storage.header import SessionHeader, parse_header, stand_in_header
 from storage.protocols import Corrupt, Record, SessionWarning
 
 _make: Callable[[type[Record], tuple[Any, ...]], Record] = tuple[Any, ...].__new__
@@ -45,6 +46,10 @@ class LineScan:
         """The place of the next entry."""
         self.warnings: list[SessionWarning] = []
         self.bad_lines: int = 0
+        self.gaps: int = 0
+        """Lines whose ``seq`` says that entries before them are missing. Only with ``on_corrupt="skip"``."""
+        self.lost_header: DamagedSessionError | None = None
+        """Why the header is not the session's own but one that stands in for it. Only with ``on_corrupt="skip"``."""
         self._strict_seq = False
         self._last_id = ""
 
@@ -71,7 +76,7 @@ class LineScan:
 
         Raises ``DamagedSessionError`` and ``UnsupportedVersionError`` naming the line; ``add`` may raise the first of
         them too, for a duplicate id. With ``on_corrupt="skip"`` a bad line becomes a warning, keeps its place, and
-        leaves a gap in ``seq``.
+        leaves a gap in ``seq``; so does a line that took others along, and a header that is lost is stood in for.
         """
         if _NEWLINE not in data:
             self._tail.append(data)  # joined only when the line is whole: it may be of any length
@@ -91,15 +96,15 @@ class LineScan:
                 if not line or line.isspace():
                     continue
                 if self.header is None:
-                    self.header = parse_header(line.removeprefix(_BOM) if number == 1 else line, path=path)
-                    self._strict_seq = self.header.branchline is not None
-                    continue
+                    line = line.removeprefix(_BOM) if number == 1 else line  # noqa: PLW2901
+                    if self._took_header(line, number):
+                        continue
                 seq = self.seq
                 self.seq = seq + 1
                 try:
                     entry = parse_entry(line, path, number)
                     if entry.seq != seq:
-                        self._check_place(seq, entry.seq, number)
+                        seq = self._place(seq, entry.seq, number)
                     parent_id = entry.parent_id
                     if parent_id == self._last_id:
                         # One string instead of two for nearly every entry: a third of the index's memory.
@@ -116,9 +121,36 @@ class LineScan:
         finally:
             self.line, self.accepted = number, accepted
 
-    def _check_place(self, seq: int, given: int | None, number: int) -> None:
+    def _took_header(self, line: bytes, number: int) -> bool:
+        """Read the header; in salvage something stands in for one that is lost. Whether the line was no entry."""
+        try:
+            self.header = parse_header(line, path=self._path)
+            self._strict_seq = self.header.branchline is not None
+        except DamagedSessionError as error:
+            if not self.skips:
+                raise
+            self.lost_header = error
+            self.header = stand_in_header(os.path.splitext(os.path.basename(self._path or ""))[0])
+            self._strict_seq = True
+            self.bad_lines += 1
+            self.warnings.append(SessionWarning("bad_line", error.message.split("; the file was")[0], number))
+            try:
+                parse_entry(line, self._path, number)
+            except DamagedSessionError:
+                return True
+            return False
+        return True
+
+    def _place(self, seq: int, given: int | None, number: int) -> int:
+        """The place of an entry that gives another one than ``seq``, which would be next, or none."""
         if given is None:
             self._strict_seq = False  # pi wrote this line, and does not count; from here on the place counts
+        elif self._strict_seq and self.skips and given > seq:
+            self.gaps += 1
+            self.seq = given + 1
+            why = f"line {number} holds seq {given}, where {seq} was expected; the entries between are missing"
+            self.warnings.append(SessionWarning("entries_missing", why, number))
+            return given
         elif self._strict_seq:
             raise DamagedSessionError(
                 f"invalid session record at line {number}: expected seq {seq}, found {given}; entries are missing or "
@@ -136,6 +168,7 @@ class LineScan:
                     number,
                 )
             )
+        return seq
 
     def tail_warning(self) -> SessionWarning | None:
         """What to say of bytes without a newline; ``None`` if there are none but white space."""

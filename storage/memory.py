@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 
+from storage.blobs import Blobs, blob_exists, blob_not_found, check_blob_name
 from storage.copying import renumbered
-from storage.errors import SessionLockedError, StaleSessionError
+from storage.errors import ReadOnlySessionError, SessionClosedError, SessionLockedError, StaleSessionError
+from storage.event_loops import run_in_worker
 from storage.header import SessionHeader, new_header
 from storage.protocols import Durability, Mode, Record, StorageInfo
 
@@ -14,9 +16,10 @@ from storage.protocols import Durability, Mode, Record, StorageInfo
 class Memory:
     """What a file is to ``JsonlStorage``: the committed records, and who writes."""
 
-    def __init__(self, header: SessionHeader, records: list[Record]) -> None:
+    def __init__(self, header: SessionHeader, records: list[Record], blobs: Blobs = ()) -> None:
         self.header = header
         self.records = records
+        self.blobs: dict[str, bytes] = dict(blobs)
         self.writer: MemoryStorage | None = None
         self.deleted = False
 
@@ -40,12 +43,13 @@ class MemoryStorage:
         session_id: str | None = None,
         parent_session: str | None = None,
         records: Iterable[Record] = (),
+        blobs: Blobs = (),
         durability: Durability = "fsync",
     ) -> MemoryStorage:
         """A new session. ``durability`` is taken for symmetry: memory has none."""
         del durability
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
-        return cls(Memory(header, renumbered(records)), writable=True)
+        return cls(Memory(header, renumbered(records), await gathered(blobs)), writable=True)
 
     @classmethod
     async def open(cls, memory: Memory | MemoryStorage, *, mode: Mode = "write") -> MemoryStorage:
@@ -74,6 +78,8 @@ class MemoryStorage:
         """Keep ``records``."""
         if self.memory.deleted or self.memory.writer is not self:
             raise StaleSessionError("the session in memory was deleted or closed")
+        if not records:
+            return None
         if records[0].seq != len(self.memory.records):
             raise StaleSessionError(
                 f"the next entry of this session is {len(self.memory.records)}, not {records[0].seq}; open it anew"
@@ -92,8 +98,34 @@ class MemoryStorage:
             raise SessionLockedError(
                 "the session in memory has a writer in this process; close it first", owner={"pid": os.getpid()}
             )
-        if self.memory.writer not in (None, self):
-            raise SessionLockedError("the session in memory has another writer; close it first")
         self.close()
         self.memory.deleted = True
         self.memory.records.clear()
+        self.memory.blobs.clear()
+
+    def write_blob(self, name: str, data: bytes) -> None:
+        """Keep ``data`` under ``name``."""
+        check_blob_name(name)
+        if not self._writable:
+            raise ReadOnlySessionError("the session was opened for reading; open it with mode='write'", path="memory")
+        if self.memory.deleted or self.memory.writer is not self:
+            raise SessionClosedError("the session in memory was deleted or closed")
+        if name in self.memory.blobs:
+            raise blob_exists(name, path="memory")
+        self.memory.blobs[name] = data
+
+    def read_blob(self, name: str) -> bytes:
+        """What is kept under ``name``."""
+        try:
+            return self.memory.blobs[check_blob_name(name)]
+        except KeyError:
+            raise blob_not_found(name, path="memory") from None
+
+    def blob_names(self) -> Sequence[str]:
+        """All names, sorted."""
+        return sorted(self.memory.blobs)
+
+
+async def gathered(blobs: Blobs) -> list[tuple[str, bytes]]:
+    """All of ``blobs``, read in a worker: they may come from a disk."""
+    return await run_in_worker(lambda: [(check_blob_name(name), data) for name, data in blobs]) if blobs else []

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import anyio
 import anyio.lowlevel
 
+from storage.blobs import Blobs
 from storage.copying import renumbered
 from storage.errors import SessionExistsError, SessionLockedError, SessionNotFoundError
 from storage.event_loops import run_in_worker
-from storage.header import new_header
+from storage.header import SessionHeader, new_header
 from storage.identifiers import check_session_id, new_id
-from storage.memory import Memory, MemoryStorage
+from storage.memory import Memory, MemoryStorage, gathered
 from storage.protocols import Corrupt, Mode, Record, TornTail
 from storage.repository import (
     Forkable,
@@ -29,6 +31,7 @@ from storage.repository import (
     match_prefix,
     namesake_of,
 )
+from storage.session_streams import SessionStream, stream_of
 from storage.summaries import (
     digest_all,
     digest_members,
@@ -54,10 +57,13 @@ class MemoryRepository:
         cwd: str | os.PathLike[str] | None = None,
         parent_session: str | None = None,
         records: Iterable[Record] = (),
+        blobs: Blobs = (),
     ) -> MemoryStorage:
         """A new session; see ``SessionRepository.create``."""
         await anyio.lowlevel.checkpoint()
-        return self._make(self._free(session_id), cwd, parent_session, records)
+        self._free(session_id)
+        kept = await gathered(blobs)
+        return self._make(self._free(session_id), cwd, parent_session, records, kept)
 
     async def open(
         self,
@@ -118,6 +124,16 @@ class MemoryRepository:
         """A new session here with the path to ``target_id`` in ``source``; see ``SessionRepository.fork``."""
         return await fork_into(source, self.create, target_id, position, session_id)
 
+    @contextmanager
+    def reading(self, session_id: str) -> Generator[SessionStream]:
+        """The session, read once; see ``StreamsSessions``. Blocking."""
+        yield stream_of(MemoryStorage(self._existing(session_id), writable=False))
+
+    def receive(self, header: SessionHeader, records: Sequence[Record], blobs: Blobs) -> None:
+        """A new session, to the byte; see ``StreamsSessions``. Blocking."""
+        memory = Memory(header, list(records), blobs)
+        self._memories[self._free(header.id)] = memory
+
     async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
         """Forget the session; see ``SessionRepository.delete``."""
         (await self.open(session_id, lock_timeout=lock_timeout)).delete()
@@ -129,9 +145,10 @@ class MemoryRepository:
         cwd: str | os.PathLike[str] | None,
         parent_session: str | None,
         records: Iterable[Record],
+        blobs: Blobs = (),
     ) -> MemoryStorage:
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
-        memory = self._memories[session_id] = Memory(header, renumbered(records))
+        memory = self._memories[session_id] = Memory(header, renumbered(records), blobs)
         return MemoryStorage(memory, writable=True)
 
     def _living(self) -> dict[str, Memory]:

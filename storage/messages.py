@@ -137,7 +137,10 @@ class AssistantMessage(RecordModel):
 
 
 class ToolResultMessage(RecordModel):
-    """What a tool answered. It pairs with the nearest earlier open call of ``tool_call_id``, by place, not by id alone."""
+    """What a tool answered. It pairs with the nearest earlier open call of ``tool_call_id``, by place, not by id alone.
+
+    ``blobs`` names what the tool kept beside the record (``Session.write_blob``); the text says what it is.
+    """
 
     always_written: ClassVar[tuple[str, ...]] = ("role", "timestamp", "is_error")
     role: Literal["toolResult"] = "toolResult"
@@ -146,6 +149,7 @@ class ToolResultMessage(RecordModel):
     content: str | list[UserContent] | None
     details: Any = None
     is_error: bool = False
+    blobs: list[str] | None = None
     timestamp: int = Field(default_factory=now_milliseconds)
 
     @property

@@ -30,7 +30,7 @@ class Facts(NamedTuple):
     role: str = ""
     """The message's role, for an entry of type ``message``."""
     target: str | None = None
-    """The target of a label, leaf or context edit; the first kept entry of a compaction."""
+    """The target of a label, leaf or context edit; the first kept entry of a compaction; the message of a delivery."""
     model: tuple[str | None, str | None] | None = None
     """Provider and model id, of a model change or a reply."""
     unknown: bool = False
@@ -108,7 +108,7 @@ class SessionStorage(Protocol):
         ``records[0].seq`` is compared with what the store holds: ``StaleSessionError`` if it is not the next one, and
         then nothing of it is written. ``CommitFailed(committed=n)`` says that the store is known to hold exactly the
         first ``n``; any other exception means that it is not known, and nothing is asked of this storage again but
-        ``close``. Runs to its end or raises: it is never cancelled.
+        ``close``. Runs to its end or raises: it is never cancelled. No records, nothing is done.
         """
         ...
 
@@ -136,6 +136,20 @@ class Indexed(Protocol):
 
 
 @runtime_checkable
+class Watchable(Protocol):
+    """**Protocol:** a storage that can wait for what others append, instead of being asked again and again."""
+
+    def wait_for_change(self, timeout: float) -> bool:
+        """Wait until there may be more to read, at most ``timeout`` seconds; whether there may.
+
+        It may come back early for nothing, and says so the first time it is called: read then. Blocks, so it is called in
+        a worker thread, where a cancellation waits for its end: keep ``timeout`` short. Never called together with
+        ``read`` or ``close``. Raises ``SessionClosedError`` and ``StorageError``.
+        """
+        ...
+
+
+@runtime_checkable
 class PathReader(Protocol):
     """**Protocol:** a backend that can read one path without reading everything."""
 
@@ -146,12 +160,28 @@ class PathReader(Protocol):
 
 @runtime_checkable
 class BlobStore(Protocol):
-    """**Protocol:** large tool outputs beside the record; they travel with fork, delete and migrate."""
+    """**Protocol:** large tool outputs beside the record; they travel with fork, delete and migrate.
+
+    Names are safe as file names (``storage.blobs.check_blob_name``; the log makes UUIDs), and a blob never changes.
+    Unlike the record's, these calls may come from several threads at once, and while a ``commit`` runs: a large blob
+    must not hold up the conversation. None of them is under way when ``close`` is called.
+
+    Where blobs can be copied, ``create`` also takes ``blobs``: pairs of a name and its bytes, iterated once, in a worker.
+    They are part of what is made whole or not at all.
+    """
 
     def write_blob(self, name: str, data: bytes) -> None:
-        """Store ``data``, durably, under ``name``, which is new."""
+        """Store ``data``, as durably as the record, under ``name``, which is new; whole or not at all.
+
+        Raises ``InvalidIdError``, ``StorageError``, ``ReadOnlySessionError`` and, of a storage that was closed,
+        ``SessionClosedError``.
+        """
         ...
 
     def read_blob(self, name: str) -> bytes:
-        """What was stored under ``name``. Raises ``LookupError``."""
+        """What was stored under ``name``. Raises ``BlobNotFoundError`` (a ``LookupError``) and ``StorageError``."""
+        ...
+
+    def blob_names(self) -> Sequence[str]:
+        """The names of all blobs of the session, sorted."""
         ...

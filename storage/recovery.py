@@ -36,5 +36,7 @@ def recover_jsonl(data: bytes, *, on_corrupt: Corrupt = "raise") -> RecoveredSes
 
     for _ in scan.feed(data, add):
         pass
+    if scan.lost_header is not None and not records:
+        raise scan.lost_header
     tail = scan.tail_warning()
     return RecoveredSession(scan.header, records, [*scan.warnings, *([tail] if tail else [])])

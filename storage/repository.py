@@ -11,7 +11,8 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol, overload
+from functools import partial
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 from storage.errors import InvalidIdError, SessionNotFoundError
 from storage.identifiers import check_session_id
@@ -95,7 +96,7 @@ class SessionRepository(Protocol):
         parent_session: str | None = None,
         records: Iterable[Record] = (),
     ) -> SessionStorage:
-        """A new session, holding ``records``: made whole or not at all.
+        """A new session, holding ``records``: made whole or not at all. Where there are blobs, it takes ``blobs`` too.
 
         Raises ``SessionExistsError`` (also for an id that differs only in case), ``InvalidIdError``, ``StorageError``.
         """
@@ -164,6 +165,15 @@ class SessionRepository(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksWhole(Protocol):
+    """**Protocol:** a repository in which more can be wrong than with one of its sessions: a database."""
+
+    async def check(self) -> list[str]:
+        """What is wrong with the whole, a line each; nothing is changed. Raises ``StorageError``."""
+        ...
+
+
 async def fork_into(
     source: Forkable,
     create: Callable[..., Awaitable[SessionStorage]],
@@ -175,10 +185,8 @@ async def fork_into(
     if session_id is not None:
         check_session_id(session_id)
 
-    def into(**details: Any) -> Awaitable[SessionStorage]:
-        return create(session_id, **details)
-
-    return await source.fork(target_id, position=position, into=into)
+    # A partial: unlike a function of ours, it shows what ``create`` takes.
+    return await source.fork(target_id, position=position, into=partial(create, session_id))
 
 
 def check_prefix(prefix: str) -> str:

@@ -95,6 +95,11 @@ class WriteQueue:
         """How many writes wait for their turn."""
         return len(self._queue)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, and no batch is under way."""
+        return self._batch is None and not self._queue
+
     def put(self, write: PendingWrite) -> None:
         """Take a write. Raises ``QueueFullError``, and then it is not taken; an empty queue takes any one entry."""
         size = write.size

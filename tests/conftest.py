@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres_server import postgres_server
+
+__all__ = ["postgres_server"]
+
 HOUSE = Path(__file__).parent / "house"
 
 

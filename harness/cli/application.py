@@ -9,10 +9,19 @@ from typing import Annotated, cast
 
 import typer
 
-from harness.cli.changing_commands import delete, export, fork, import_, label, name, repair
+from harness.cli.changing_commands import compact, delete, export, fork, import_, label, migrate, name, repair
 from harness.cli.failures import DONE, FAILED, WRONG_COMMAND, CommandLineError, message
-from harness.cli.looking_commands import context, sessions, show, tree, verify
-from harness.cli.options import JsonOption, MaxCharsOption, MaxTokensOption, RootOption
+from harness.cli.looking_commands import context, follow, sessions, show, tree, verify
+from harness.cli.options import (
+    BaseUrlOption,
+    JsonOption,
+    MaxCharsOption,
+    MaxTokensOption,
+    ModelFileOption,
+    ModelOption,
+    RootOption,
+    WindowOption,
+)
 from harness.cli.running import failed, run
 from harness.cli.screen import Screen, forget_stream, one_line, prepare_streams
 
@@ -60,28 +69,31 @@ def chat(
         str | None,
         typer.Option("--at", metavar="ENTRY", help="Branch: go on from this entry (see 'branchline tree') or label."),
     ] = None,
-    model: Annotated[
+    summarize: Annotated[
+        bool, typer.Option("--summarize", help="With --at: have what is left behind summarised, and shown there.")
+    ] = False,
+    continues: Annotated[
         str | None,
         typer.Option(
-            "--model",
-            "-m",
-            metavar="NAME",
-            envvar="BRANCHLINE_MODEL",
-            help="The model; claude-NAME is Anthropic's, 'local' runs one here.",
+            "--continue",
+            metavar="ID",
+            help="Begin a new session with the working memory of this one: its id, or 'last'.",
         ),
     ] = None,
-    base_url: Annotated[
-        str | None,
-        typer.Option("--base-url", metavar="URL", help="An OpenAI-compatible server (http://localhost:11434/v1)."),
-    ] = None,
-    model_file: Annotated[
-        Path | None, typer.Option("--model-file", metavar="FILE", help="A GGUF file for the model on this machine.")
-    ] = None,
+    with_summary: Annotated[
+        bool, typer.Option("--with-summary", help="With --continue: take over its last summary as well.")
+    ] = False,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = None,
+    model_file: ModelFileOption = None,
     cwd: Annotated[
         Path | None,
         typer.Option("--cwd", metavar="DIR", help="What the tools may read; else the current folder."),
     ] = None,
     no_tools: Annotated[bool, typer.Option("--no-tools", help="Offer the model no tools.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Offer a tool by which the model keeps facts that it is always shown.")
+    ] = False,
     write: Annotated[
         bool,
         typer.Option(
@@ -107,6 +119,10 @@ def chat(
     ] = None,
     max_chars: MaxCharsOption = None,
     max_tokens: MaxTokensOption = None,
+    context_window: WindowOption = None,
+    no_compact: Annotated[
+        bool, typer.Option("--no-compact", help="Never summarise; what no longer fits the model is left out.")
+    ] = False,
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -124,11 +140,15 @@ def chat(
             session=session,
             file=file,
             at=at,
+            summarize=summarize,
+            continues=continues,
+            with_summary=with_summary,
             model=model,
             base_url=base_url,
             model_file=model_file,
             cwd=cwd,
             tools=not no_tools,
+            memory=memory,
             write=write,
             yes=yes,
             system=system,
@@ -137,6 +157,8 @@ def chat(
             max_steps=max_steps,
             max_chars=max_chars,
             max_tokens=max_tokens,
+            context_window=context_window,
+            compact=not no_compact,
             root=root,
         )
         return run_chat(screen, options)
@@ -144,7 +166,22 @@ def chat(
     return run(command, as_json=as_json)
 
 
-for _command in (sessions, tree, show, context, verify, fork, label, name, repair, delete, export):
+for _command in (
+    sessions,
+    tree,
+    show,
+    context,
+    verify,
+    follow,
+    fork,
+    label,
+    name,
+    compact,
+    repair,
+    delete,
+    migrate,
+    export,
+):
     app.command()(_command)
 app.command("import")(import_)
 

@@ -7,7 +7,18 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import EntryArgument, JsonOption, RemoveOption, RootOption, SessionArgument, YesOption
+from harness.cli.options import (
+    BaseUrlOption,
+    EntryArgument,
+    JsonOption,
+    ModelFileOption,
+    ModelOption,
+    RemoveOption,
+    RootOption,
+    SessionArgument,
+    WindowOption,
+    YesOption,
+)
 from harness.cli.running import run
 from harness.cli.screen import Screen
 
@@ -26,7 +37,7 @@ def fork(
         bool, typer.Option("--before", help="Take what comes before ENTRY: to ask a question in another way.")
     ] = False,
     to: Annotated[
-        Path | None, typer.Option("--to", metavar="FILE", help="Make it in this file, not in the sessions folder.")
+        Path | None, typer.Option("--to", metavar="FILE", help="Make it in this file, not where the sessions are.")
     ] = None,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What the new session is called.")] = None,
     root: RootOption = None,
@@ -75,6 +86,44 @@ def name(
         from harness.cli.name import run_name
 
         return run_name(screen, session, new_name, remove=remove, root=root)
+
+    return run(command, as_json=as_json)
+
+
+def compact(
+    session: SessionArgument = "last",
+    instructions: Annotated[
+        str | None, typer.Option("--instructions", "-i", metavar="TEXT", help="What the summary must not leave out.")
+    ] = None,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = None,
+    model_file: ModelFileOption = None,
+    context_window: WindowOption = None,
+    without_model: Annotated[
+        bool, typer.Option("--without-model", help="Ask no model: pick out requests, decisions, files and errors.")
+    ] = False,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Have the older part of a conversation summarised: the model is then shown the summary, and the last turn.
+
+    The record keeps everything; 'branchline chat --at ENTRY' goes on from before the summary.
+    """
+
+    def command(screen: Screen) -> int:
+        from harness.cli.compacting import CompactOptions, run_compact
+
+        options = CompactOptions(
+            session=session,
+            instructions=instructions,
+            model=model,
+            base_url=base_url,
+            model_file=model_file,
+            context_window=context_window,
+            without_model=without_model,
+            root=root,
+        )
+        return run_compact(screen, options)
 
     return run(command, as_json=as_json)
 
@@ -143,6 +192,33 @@ def export(
     return run(command)
 
 
+def migrate(
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="A folder, a SQLite file or a postgresql:// address with sessions.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="TO", help="The place to bring them to; it need not be there yet.")],
+    sessions: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SESSION...]", help="Ids, beginnings of ids, or 'last'; without any, all."),
+    ] = None,
+    entry_files: Annotated[
+        bool, typer.Option("--entry-files", help="In a folder: make folders of entry files, not files of lines.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Bring sessions from one place to another, between any two kinds, to the byte; FROM stays as it is.
+
+    Everything is read again and compared. Stopped and begun again, it goes on where it was.
+    """
+
+    def command(screen: Screen) -> int:
+        from harness.cli.migrate import run_migrate
+
+        return run_migrate(screen, source, target, sessions or [], entry_files=entry_files)
+
+    return run(command, as_json=as_json)
+
+
 def import_(
     files: Annotated[
         list[Path],
@@ -153,7 +229,7 @@ def import_(
     root: RootOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Bring conversations from other programs into the sessions folder. The files are only read."""
+    """Bring conversations from other programs to where the sessions are. The files are only read."""
 
     def command(screen: Screen) -> int:
         from harness.cli.importing import run_import

@@ -22,11 +22,12 @@ from harness.cli.conversation_settings import ConversationSettings
 from harness.cli.failures import DONE, CommandLineError, Terminated, message
 from harness.cli.hints import command_for
 from harness.cli.live_turn import LiveTurns
-from harness.cli.plain_text import given_text
+from harness.cli.places import Place, Shelf, check_file, expanded
+from harness.cli.plain_text import given_text, preview
 from harness.cli.prompt_loop import Prompts, prompts_from_terminal
 from harness.cli.screen import Screen
-from harness.cli.shelf import Place, expanded, find_file, find_session, sessions_root
-from harness.cli.slash_commands import LEVELS, as_prompt, choices, is_command, run_command
+from harness.cli.shelf import find_file, find_session, shelf_at
+from harness.cli.slash_commands import LEVELS, as_prompt, asks_for_summary, choices, is_command, run_command
 from storage.errors import BranchlineError, BudgetError, ModelError
 
 _STOPPED = "stopped; the turn is recorded as cancelled"
@@ -40,11 +41,15 @@ class ChatOptions:
     session: str | None
     file: Path | None
     at: str | None
+    summarize: bool
+    continues: str | None
+    with_summary: bool
     model: str | None
     base_url: str | None
     model_file: Path | None
     cwd: Path | None
     tools: bool
+    memory: bool
     write: bool
     yes: bool
     system: str | None
@@ -53,7 +58,9 @@ class ChatOptions:
     max_steps: int | None
     max_chars: int | None
     max_tokens: int | None
-    root: Path | None
+    context_window: int | None
+    compact: bool
+    root: str | None
 
 
 def run_chat(screen: Screen, options: ChatOptions) -> int:
@@ -87,7 +94,7 @@ class _Chat:
     """What is said in one conversation, from its beginning to its end."""
 
     def __init__(
-        self, screen: Screen, portal: BlockingPortal, conversation: Conversation, turns: LiveTurns, root: Path | None
+        self, screen: Screen, portal: BlockingPortal, conversation: Conversation, turns: LiveTurns, root: str | None
     ) -> None:
         """``root`` is what was given with ``--root``."""
         self._screen = screen
@@ -99,11 +106,16 @@ class _Chat:
     def have(self, prompt: str | None, prompts: Prompts | None) -> None:
         """Ask ``prompt``, or else what ``prompts`` give until there are no more."""
         self._tell_remarks()
+        handed_back = self._conversation.handed_back
         if prompt is not None or prompts is None:
+            if handed_back:
+                self._screen.note(f"this is asked in place of: {preview(handed_back, 200)}")
             if self._waits():
                 self._turns.resume()
             self._turns.ask(prompt or "")
             return
+        if handed_back:
+            self._turns.taken_back = [handed_back]
         self._screen.note(f"{self._conversation.model_name}; Ctrl-C stops an answer, Ctrl-D leaves, /help helps")
         if self._waits():
             self._survives(self._turns.resume)
@@ -145,16 +157,25 @@ class _Chat:
 
     def _command(self, text: str) -> bool:
         """Do what a slash command says; whether the person leaves."""
-        running = self._portal.start_task_soon(run_command, self._conversation, text, self._screen.can_draw_asides)
+        if asks_for_summary(text):
+            self._screen.note("summarising; Ctrl-C stops it")
+        conversation, can_draw = self._conversation, self._screen.can_draw_asides
+        running = None
         try:
+            running = self._portal.start_task_soon(
+                conversation.stoppable, lambda: run_command(conversation, text, can_draw)
+            )
             answer = running.result()
         except BaseException:
-            running.cancel()
+            if running is None or not running.done():  # Ctrl-C: nothing of it goes on behind the person's back
+                self._portal.call(conversation.stop)
             raise
         for line in answer.lines:
             self._screen.tell(line)
         for remark in answer.remarks:
             self._screen.note(remark)
+        if answer.handed_back:
+            self._turns.taken_back = [answer.handed_back]
         self._tell_remarks()
         if not answer.leaves and self._waits():
             self._survives(self._turns.resume)
@@ -184,10 +205,18 @@ class _Chat:
 
 
 def _settings(screen: Screen, options: ChatOptions) -> ConversationSettings:
-    root = sessions_root(options.root)
-    place = _existing_place(options, root)
+    shelf = shelf_at(options.root)
+    place = _existing_place(options, shelf)
     if options.at is not None and place is None:
         raise CommandLineError("--at names an entry of a session: give the session with --session or --file")
+    if options.summarize and options.at is None:
+        raise CommandLineError("--summarize is for going elsewhere: give the entry with --at")
+    if options.with_summary and options.continues is None:
+        raise CommandLineError("--with-summary takes over the summary of another session: give that with --continue")
+    if options.continues is not None and place is not None:
+        raise CommandLineError("--continue begins a new session: leave out --session, or give --file a new one")
+    if options.memory and not options.tools:
+        raise CommandLineError("--memory offers a tool, and --no-tools none: give one of them")
     if options.write and not options.tools:
         raise CommandLineError("--write offers tools, and --no-tools none: give one of them")
     if options.yes and not options.write:
@@ -196,14 +225,19 @@ def _settings(screen: Screen, options: ChatOptions) -> ConversationSettings:
         raise CommandLineError(f"--thinking {options.thinking:.40} is no level; give one of {', '.join(LEVELS)}")
     return ConversationSettings(
         place=place,
-        root=root,
+        shelf=shelf,
+        root=options.root,
         new_file=expanded(options.file) if options.file is not None else None,
         at=given_text(options.at) if options.at is not None else None,
+        summarize=options.summarize,
+        continues=find_session(options.continues, shelf) if options.continues is not None else None,
+        with_summary=options.with_summary,
         model=options.model,
         base_url=options.base_url,
         model_file=expanded(options.model_file) if options.model_file is not None else None,
         cwd=_working_folder(options.cwd),
         tools=options.tools,
+        memory=options.memory,
         write=options.write,
         approve_all=options.yes,
         can_ask=screen.can_ask and not screen.as_json,
@@ -212,17 +246,19 @@ def _settings(screen: Screen, options: ChatOptions) -> ConversationSettings:
         max_steps=options.max_steps,
         max_chars=options.max_chars,
         max_tokens=options.max_tokens,
+        context_window=options.context_window,
+        compact=options.compact,
     )
 
 
-def _existing_place(options: ChatOptions, root: Path) -> Place | None:
+def _existing_place(options: ChatOptions, shelf: Shelf) -> Place | None:
     if options.session is not None and options.file is not None:
         raise CommandLineError("--session and --file both name a session: give one of them")
     if options.session is not None:
-        return find_session(options.session, root)
+        return find_session(options.session, shelf)
     if options.file is None:
         return None
-    path = expanded(options.file)
+    path = check_file(expanded(options.file), "--file")
     is_new = not path.exists() or (path.is_file() and path.stat().st_size == 0)
     return None if is_new else find_file(path)
 

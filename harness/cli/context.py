@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from pathlib import Path
 
 import anyio
 
@@ -14,10 +13,11 @@ from harness.cli.entry_ids import ShortIds
 from harness.cli.entry_lines import SPOKEN, describe, describe_message, kind_of
 from harness.cli.failures import DONE
 from harness.cli.json_facts import json_facts
+from harness.cli.places import Place
 from harness.cli.plain_text import preview
 from harness.cli.reading import named_entry, open_to_read, told
 from harness.cli.screen import Screen
-from harness.cli.shelf import Place, find_session_or_file, sessions_root
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.context import SessionContext
 from harness.session import Session
 from storage.entries import Entry, RequestHeaderEntry
@@ -27,10 +27,10 @@ TEXT_LENGTH = 100
 
 
 def run_context(
-    screen: Screen, given: str, *, at: str | None, max_chars: int | None, max_tokens: int | None, root: Path | None
+    screen: Screen, given: str, *, at: str | None, max_chars: int | None, max_tokens: int | None, root: str | None
 ) -> int:
     """Show the context of the session that ``given`` names."""
-    place = find_session_or_file(given, sessions_root(root))
+    place = find_session_or_file(given, shelf_at(root))
     facts, path_ids, warnings = anyio.run(_look, place, at, max_chars, max_tokens)
     if screen.as_json:
         screen.show_json(json_facts(facts))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import anyio
 
@@ -17,17 +16,22 @@ from harness.cli.approval_question import ApprovalQuestion
 from harness.cli.conversation_settings import ConversationSettings
 from harness.cli.failures import naming
 from harness.cli.model_choice import choose_model
+from harness.cli.places import Place
 from harness.cli.plain_text import preview
 from harness.cli.reading import all_entries, named_entry, open_to_read, storage_at, told
-from harness.cli.shelf import Place
+from harness.continuing import last_summary_on
 from harness.events import AgentEvent
 from harness.models.protocol import ChatModel
+from harness.navigation import Navigation
 from harness.session import Session
 from harness.suspension import suspended_turn
 from harness.turn_stream import TurnStream
-from storage.errors import ReadOnlySessionError, StorageError
+from storage.errors import ReadOnlySessionError, StorageError, TurnAbortedError
 from storage.jsonl import JsonlStorage
-from storage.jsonl_repository import JsonlRepository
+from storage.protocols import SessionStorage
+
+if TYPE_CHECKING:
+    from harness.cli.compacting import Compacted
 
 NOBODY_TO_ASK: Final = "there is nobody to ask; go on without it, and say what you would have done"
 """What the model is told where it may not do something and no person is there to say so."""
@@ -62,6 +66,8 @@ class Conversation:
         self.asked_from: str | None = None
         """The leaf that the last prompt was asked from; ``None`` at the beginning of a session."""
         self.place = settings.place
+        self.handed_back: str | None = None
+        """The text of the message that the session was taken to the front of, to be changed and said again."""
         self.used = False
         """Whether something was asked, or changed, in the session."""
         self.remarks: list[str] = []
@@ -111,9 +117,12 @@ class Conversation:
     async def __aenter__(self) -> Self:
         settings = self.settings
         recorded = None
-        if settings.place is not None and settings.model is None and settings.model_file is None:
-            async with open_to_read(settings.place) as session:
+        known = settings.place or settings.continues
+        if known is not None and (settings.continues or (settings.model is None and settings.model_file is None)):
+            async with open_to_read(known) as session:
                 recorded = recorded_model(session)
+                if settings.continues is not None:
+                    self.remarks.append(await told_of_source(session, wants_summary=settings.with_summary))
         self._model = choose_model(
             name=settings.model, base_url=settings.base_url, model_file=settings.model_file, recorded=recorded
         )
@@ -201,6 +210,15 @@ class Conversation:
         """What was said into a turn that ended before it took it. No turn runs."""
         return [queued.message.text for queued in await _there(self._harness).abort()]
 
+    async def stoppable(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something else than a turn; ``stop`` ends it. Raises ``TurnAbortedError`` then, which nobody waits for."""
+        try:
+            with anyio.CancelScope() as self._scope:
+                return await work()
+        finally:
+            self._scope = None
+        raise TurnAbortedError("it was stopped; the session is as it was")
+
     # --- changes
 
     async def change_model(self, name: str) -> None:
@@ -217,6 +235,14 @@ class Conversation:
         if before is not None:
             await before.aclose()
 
+    async def compact(self, instructions: str | None) -> Compacted:
+        """Have all but the last turn summarised. Raises ``CompactionError``, and then nothing was changed."""
+        from harness.cli.compacting import compacted
+
+        done = await compacted(_there(self._harness), instructions)
+        self.used = True
+        return done
+
     async def change_thinking_level(self, level: str) -> None:
         """Ask for this level from now on."""
         if self._harness is not None:
@@ -228,6 +254,12 @@ class Conversation:
         if self._harness is not None:
             await self._harness.set_active_tools(names)
         self._active_tools = list(names)
+
+    async def go_to(self, entry_id: str, *, summarize: bool) -> Navigation:
+        """Go on from another entry of the session, before a user's message."""
+        gone = await _there(self._harness).navigate(entry_id, summarize=summarize)
+        self.used = self.used or gone.leaf_id != gone.left_id
+        return gone
 
     # --- inside
 
@@ -258,11 +290,10 @@ class Conversation:
     async def _go_on(self, place: Place, at: str | None) -> None:
         """Open the session at ``place``, branched where the person said so, with a harness on it."""
         async with AsyncExitStack() as stack:
-            with naming(place.path):
+            with naming(place.where):
                 session = await self._open(place, stack)
-                if at is not None and (entry_id := await named_entry(session, at)) != session.leaf_id:
-                    await session.move_to(entry_id)
-                harness = await self._begin(session, stack)
+                entry_id = None if at is None else await named_entry(session, at)
+                harness = await self._begin(session, stack, entry_id)
             self._session, self._harness, self._session_stack = session, harness, stack.pop_all()
 
     async def _close_session(self) -> None:
@@ -291,21 +322,36 @@ class Conversation:
     async def _create(self, stack: AsyncExitStack) -> Session:
         """The session that the first prompt begins."""
         settings = self.settings
+        async with AsyncExitStack() as reading:
+            source = None
+            if settings.continues is not None:
+                source = await reading.enter_async_context(open_to_read(settings.continues))
+            session = await self._create_empty(stack, None if source is None else source.id)
+            if source is not None:
+                await session.continue_from(source, last_summary=settings.with_summary)
+        return session
+
+    async def _create_empty(self, stack: AsyncExitStack, parent_id: str | None) -> Session:
+        settings = self.settings
         try:
+            storage: SessionStorage
             if settings.new_file is not None:
                 storage = await JsonlStorage.open_or_create(settings.new_file, cwd=self.settings.folder)
             else:
-                storage = await JsonlRepository(settings.root).create(cwd=self.settings.folder)
+                storage = await settings.shelf.new.repository.create(cwd=self.settings.folder, parent_session=parent_id)
         except StorageError as error:
             error.message += "; choose another place, with --root, BRANCHLINE_HOME or --file"
             raise
         session = await stack.enter_async_context(Session.open(storage))
         self._created = True
-        name, root = (session.id, settings.root) if settings.new_file is None else (str(settings.new_file), None)
-        self.place = Place(name, Path(storage.path), root)
+        if settings.new_file is None:
+            self.place = Place(session.id, settings.shelf.new)
+        else:
+            self.place = Place(str(settings.new_file), given_path=settings.new_file)
         return session
 
-    async def _begin(self, session: Session, stack: AsyncExitStack) -> AgentHarness:
+    async def _begin(self, session: Session, stack: AsyncExitStack, entry_id: str | None = None) -> AgentHarness:
+        """A harness on the session, gone to ``entry_id`` where that is given."""
         harness = AgentHarness(
             session,
             _there(self._model),
@@ -316,10 +362,26 @@ class Conversation:
             approve=self._approve,
         )
         await stack.enter_async_context(harness)
+        if entry_id is not None:
+            gone = await harness.navigate(entry_id, summarize=self.settings.summarize)
+            self.handed_back = gone.text
+            if gone.summary is not None:
+                self.remarks.append(f"what was left behind: {preview(gone.summary, 2_000)}")
         self.remarks += [f"warning: {told(warning)}" for warning in harness.warnings]
         waiting = [queued.message.text for queued in await harness.waiting_messages()]
         self.remarks += [f"this is said with the next prompt: {preview(text, 200)}" for text in waiting]
         return harness
+
+
+async def told_of_source(session: Session, *, wants_summary: bool) -> str:
+    """What comes along from the session that is continued."""
+    keys = ", ".join(await session.working_memory.keys())
+    memory = f"the working memory ({preview(keys, 200)})" if keys else "no working memory"
+    summary = ""
+    if wants_summary:
+        has_one = last_summary_on(await session.log.path()) is not None
+        summary = " and its last summary" if has_one else "; it has no summary"
+    return f"continues session {session.id}: {memory}{summary}"
 
 
 def recorded_model(session: Session) -> ModelChoice | None:

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from compaction.settings import CompactionSettings
+from harness.cli.places import Place, Shelf
 from harness.cli.plain_text import given_text
-from harness.cli.shelf import Place
 from harness.settings import AgentSettings
-from harness.tools import Tool, workspace_tools
+from harness.tools import Tool, memory_tool, workspace_tools
 
 SYSTEM_PROMPT: Final = "You are a helpful assistant. Answer briefly and exactly."
 WITH_TOOLS: Final = " With your tools you can read the files below the folder {cwd}; look there before you guess."
@@ -24,19 +25,28 @@ class ConversationSettings:
     """What to talk to, and where to keep it.
 
     ``place`` is the session to go on with; without one a session begins with the first prompt, in ``new_file`` or else
-    under a new id in ``root``. ``at`` is the entry (or label) to branch from. ``write`` offers the tools that change
-    something; ``approve_all`` lets them without asking, and ``can_ask`` says whether there is somebody to be asked.
+    under a new id on ``shelf`` (``root`` is what was given for it). ``at`` is the entry (or label) to branch from, with
+    ``summarize`` a summary of what is left behind. ``continues`` is the session whose working memory a new one begins with,
+    ``with_summary`` its last summary as well; ``memory`` offers the model a tool that changes it. ``write`` offers the tools
+    that change something; ``approve_all`` lets them without asking, and ``can_ask`` says whether there is somebody to be
+    asked. ``context_window`` is the model's, in tokens, where the person knows better; without ``compact`` nothing is
+    ever summarised.
     """
 
     place: Place | None
-    root: Path
+    shelf: Shelf
+    root: str | None
     new_file: Path | None
     at: str | None
+    summarize: bool
+    continues: Place | None
+    with_summary: bool
     model: str | None
     base_url: str | None
     model_file: Path | None
     cwd: Path
     tools: bool
+    memory: bool
     write: bool
     approve_all: bool
     can_ask: bool
@@ -45,6 +55,8 @@ class ConversationSettings:
     max_steps: int | None
     max_chars: int | None
     max_tokens: int | None
+    context_window: int | None
+    compact: bool
 
     @property
     def folder(self) -> str:
@@ -53,7 +65,10 @@ class ConversationSettings:
 
     def offered_tools(self) -> list[Tool]:
         """All tools that the model can be offered."""
-        return workspace_tools(self.cwd, write=self.write, bash=self.write) if self.tools else []
+        if not self.tools:
+            return []
+        tools = workspace_tools(self.cwd, write=self.write, bash=self.write)
+        return [*tools, memory_tool()] if self.memory else tools
 
     def system_prompt(self) -> str:
         """The person's own, or ours, which speaks of the tools that there are."""
@@ -64,9 +79,14 @@ class ConversationSettings:
 
     def agent_settings(self, thinking_level: str | None) -> AgentSettings:
         """The limits of the harness."""
+        window, max_tokens = self.context_window, self.max_tokens
+        if window is not None and not self.compact and max_tokens is None:
+            max_tokens = window - AgentSettings().reserve(window)
+        compaction = CompactionSettings(context_window=window) if self.compact and window is not None else self.compact
         return AgentSettings(
             max_chars=self.max_chars,
-            max_tokens=self.max_tokens,
+            max_tokens=max_tokens,
+            compaction=compaction,
             max_steps=AgentSettings().max_steps if self.max_steps is None else self.max_steps,
             working_directory=self.cwd,
             thinking_level=thinking_level,

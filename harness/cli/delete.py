@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import anyio
 
 from harness.cli.asking import is_confirmed
 from harness.cli.failures import DONE, FAILED, CommandLineError, message, naming
 from harness.cli.json_facts import json_facts
+from harness.cli.places import Place, Shelf, kind_of_place
 from harness.cli.plain_text import preview
 from harness.cli.screen import Line, Screen, Span
-from harness.cli.shelf import Place, find_session_or_file, sessions_root
-from storage.entry_file_repository import EntryFileRepository
+from harness.cli.shelf import find_session_or_file, shelf_at, summary_of
 from storage.errors import InvalidIdError, SessionError, SessionNotFoundError
 from storage.identifiers import check_session_id, is_safe_name
 from storage.jsonl_file import left_behind
-from storage.jsonl_repository import JsonlRepository
-from storage.repository import SessionRepository, SessionSummary
+from storage.repository import SessionSummary
 
 TEXT_LENGTH = 100
 
@@ -37,19 +35,16 @@ class Deleted:
     problem: str | None = None
 
 
-def run_delete(screen: Screen, given: Sequence[str], *, yes: bool, root: Path | None) -> int:
+def run_delete(screen: Screen, given: Sequence[str], *, yes: bool, root: str | None) -> int:
     """Delete the sessions that were named, after asking. All must be there, or none is touched."""
-    folder = sessions_root(root)
+    shelf = shelf_at(root)
     places: dict[str, Place] = {}
     for name in given:
-        place = _on_a_shelf(_found(name, folder))
-        places[str(place.path.absolute())] = place
-    for summary in anyio.run(_summaries, list(places.values())):
-        if (
-            Path(summary.place).parent != folder.absolute()
-            and summary.created is None
-            and summary.problem_code in _NONE
-        ):
+        place = _on_a_shelf(_found(name, shelf))
+        places[place.where] = place
+    for place, summary in anyio.run(_summaries, list(places.values())):
+        is_elsewhere = all(place.where != Place(place.name, section).where for section in shelf.sections)
+        if is_elsewhere and summary.created is None and summary.problem_code in _NONE:
             raise CommandLineError(f"{summary.place}: this is no session; delete it by hand")
         screen.note(_line(summary))
     count = f"these {len(places)} sessions" if len(places) > 1 else "this session"
@@ -70,62 +65,52 @@ def run_delete(screen: Screen, given: Sequence[str], *, yes: bool, root: Path | 
     return FAILED
 
 
-def _found(name: str, root: Path) -> Place:
+def _found(name: str, shelf: Shelf) -> Place:
     """The session that ``name`` names; also one of which a deletion that was killed has left only what lay beside it."""
     try:
-        return find_session_or_file(name, root)
+        return find_session_or_file(name, shelf)
     except SessionNotFoundError:
-        path = root / f"{name}.jsonl"
-        if not root.is_dir() or not is_safe_name(name) or not left_behind(str(path)):
+        if not is_safe_name(name):
             raise
-        return Place(name, path, root)
+        place = Place(name, shelf.new)
+        if place.path is None or not place.path.parent.is_dir() or not left_behind(str(place.path)):
+            raise
+        return place
 
 
 def _on_a_shelf(place: Place) -> Place:
     """The session with the folder it lies in as its shelf. Only what is a session by its name is ever deleted."""
-    if place.root is not None:
+    path = place.path
+    if place.section is not None or path is None:
         return place
-    name = place.path.name.removesuffix(".jsonl")
+    name = path.name.removesuffix(".jsonl")
     try:
         check_session_id(name)
     except InvalidIdError as error:
-        raise CommandLineError(f"{place.path}: its name is no session's; delete it by hand") from error
-    if not place.is_folder and name == place.path.name:
-        raise CommandLineError(f"{place.path}: only files named *.jsonl are taken for sessions; delete it by hand")
-    return Place(name, place.path, place.path.absolute().parent)
+        raise CommandLineError(f"{path}: its name is no session's; delete it by hand") from error
+    if not place.is_folder and name == path.name:
+        raise CommandLineError(f"{path}: only files named *.jsonl are taken for sessions; delete it by hand")
+    return Place(name, kind_of_place(str(path.absolute().parent)).beside(place))
 
 
-def _shelf_of(place: Place) -> SessionRepository:
-    root = place.root if place.root is not None else place.path.parent
-    return EntryFileRepository(root) if place.is_folder else JsonlRepository(root)
-
-
-async def _summaries(places: Sequence[Place]) -> list[SessionSummary]:
+async def _summaries(places: Sequence[Place]) -> list[tuple[Place, SessionSummary]]:
     """What there is to tell of each, also where it is damaged. A session whose header says nothing is no session."""
-    found: list[SessionSummary] = []
-    for place in places:
-        after: str | None = None
-        shelf = _shelf_of(place)
-        while True:
-            page = await shelf.list(after=after, limit=500)
-            found += [summary for summary in page if summary.id == place.name]
-            after = page.after
-            if after is None or (found and found[-1].id == place.name):
-                break
-    return found
+    found = [(place, await summary_of(place)) for place in places]
+    return [(place, summary) for place, summary in found if summary is not None]
 
 
 async def _delete_all(places: Sequence[Place]) -> list[Deleted]:
     done: list[Deleted] = []
     for place in places:
-        path = str(place.path.absolute())
+        if place.section is None:
+            continue
         try:
-            with naming(place.path):
-                await _shelf_of(place).delete(place.name)
+            with naming(place.where):
+                await place.section.repository.delete(place.name)
         except SessionError as error:
-            done.append(Deleted(place.name, path, deleted=False, problem=message(error)))
+            done.append(Deleted(place.name, place.where, deleted=False, problem=message(error)))
         else:
-            done.append(Deleted(place.name, path, deleted=True))
+            done.append(Deleted(place.name, place.where, deleted=True))
     return done
 
 

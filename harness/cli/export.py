@@ -10,11 +10,12 @@ import anyio
 
 from harness.cli.changing_commands import FORMATS
 from harness.cli.failures import DONE, CommandLineError
+from harness.cli.places import Place, expanded
 from harness.cli.plain_text import neutral, neutral_json
 from harness.cli.progress import Progress
 from harness.cli.reading import named_entry, open_to_read, told
 from harness.cli.screen import Screen
-from harness.cli.shelf import Place, expanded, find_session_or_file, sessions_root
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.cli.whole_file import write_whole
 from harness.context import CURRENT
 from harness.exporting import export_anthropic, export_openai, whole_conversation
@@ -24,14 +25,14 @@ from storage.strict_json import encode_model
 
 
 def run_export(
-    screen: Screen, given: str, *, form: str, at: str | None, output: Path | None, force: bool, root: Path | None
+    screen: Screen, given: str, *, form: str, at: str | None, output: Path | None, force: bool, root: str | None
 ) -> int:
     """Write the conversation to ``output``, or else to standard output."""
     if form not in FORMATS:
         raise CommandLineError(f"--format {form!r:.40} is none; it is one of {', '.join(FORMATS)}")
     if force and output is None:
         raise CommandLineError("--force replaces the file of --output: give that as well")
-    place = find_session_or_file(given, sessions_root(root))
+    place = find_session_or_file(given, shelf_at(root))
     path = expanded(output) if output is not None else None
     if path is not None and not force and (path.exists() or path.is_symlink()):
         raise CommandLineError(f"{path}: there is something here already; --force replaces it")

@@ -8,7 +8,6 @@ import sys
 import traceback
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final, cast
 
 from harness.cli.screen import one_line
@@ -68,6 +67,7 @@ _PYTHON_TERMS: Final = (
         re.compile(r"resume\(\) asks again and goes on, abort\(\) closes it"),
         "'branchline chat --write' with this session asks again, and goes on",
     ),
+    (re.compile(r"navigate again, or with summarize=False"), "try again, or go there without a summary"),
     (re.compile(r" \((?:on_corrupt|mode)='\w+'\)"), ""),
 )
 """The library's messages tell a programmer what to pass; these say the same to a person at a prompt."""
@@ -123,13 +123,13 @@ def for_people(text: str) -> str:
 
 
 @contextmanager
-def naming(path: Path) -> Generator[None]:
+def naming(path: str) -> Generator[None]:
     """Errors about a session that do not say where it lies say ``path``."""
     try:
         yield
     except SessionError as error:
         if error.path is None:
-            error.path = str(path)
+            error.path = path
         raise
 
 

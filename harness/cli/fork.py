@@ -14,17 +14,16 @@ from harness.cli.failures import DONE, CommandLineError
 from harness.cli.hints import command_for
 from harness.cli.json_facts import json_facts
 from harness.cli.label import checked_text
+from harness.cli.places import Place, Shelf, check_file, expanded
 from harness.cli.progress import Progress
 from harness.cli.reading import named_entry, open_to_read, told
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import Place, expanded, find_session_or_file, sessions_root
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.session import Session
 from storage.copying import with_seq
 from storage.decode import parse_record
 from storage.entries import SessionInfoEntry
-from storage.entry_file_repository import EntryFileRepository
 from storage.jsonl import JsonlStorage
-from storage.jsonl_repository import JsonlRepository
 from storage.protocols import Record
 from storage.strict_json import encode_model
 
@@ -52,30 +51,30 @@ def run_fork(
     before: bool,
     to: Path | None,
     name: str | None,
-    root: Path | None,
+    root: str | None,
 ) -> int:
     """Fork the session that ``given`` names; its id goes to standard output, how to go on to standard error."""
     if before and entry is None:
         raise CommandLineError("--before needs an ENTRY to stop before")
     text = checked_text(name, remove=False, what="name")
-    folder = sessions_root(root)
-    place = find_session_or_file(given, folder)
-    target = expanded(to) if to is not None else None
-    done = anyio.run(_fork, screen, place, entry, before, creates_beside(place, folder, target), text)
+    shelf = shelf_at(root)
+    place = find_session_or_file(given, shelf)
+    target = check_file(expanded(to), "--to") if to is not None else None
+    done = anyio.run(_fork, screen, place, entry, before, creates_beside(place, shelf, target), text)
     if screen.as_json:
         screen.show_json(json_facts(done))
         return DONE
     screen.show([Span(done.session)], cut=False)
-    made = Place(done.session, Path(done.path), folder) if target is None else Place(str(to), Path(done.path))
+    made = Place(done.session, shelf.beside(place)) if target is None else Place(str(to), given_path=Path(done.path))
     screen.note(f"{told_of(done)}; go on with: {command_for('chat', made, root=root)}")
     return DONE
 
 
-def creates_beside(place: Place, root: Path, target: Path | None = None) -> Creates:
-    """What makes a new session: in the file ``target``, else in ``root`` under a new id, of the same kind as ``place``."""
+def creates_beside(place: Place, shelf: Shelf, target: Path | None = None) -> Creates:
+    """What makes a new session: in the file ``target``, else on ``shelf`` under a new id, of the same kind as ``place``."""
     if target is not None:
         return partial(JsonlStorage.create, target)
-    return EntryFileRepository(root).create if place.is_folder else JsonlRepository(root).create
+    return shelf.beside(place).repository.create
 
 
 async def _fork(

@@ -13,14 +13,14 @@ import anyio
 from harness.cli.failures import DONE, FAILED, CommandLineError, for_people, message
 from harness.cli.hints import command_for
 from harness.cli.json_facts import json_facts
+from harness.cli.places import Place, Shelf, expanded
 from harness.cli.plain_text import given_text
 from harness.cli.progress import Progress
 from harness.cli.reading import told
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import Place, expanded, places_in, sessions_root
+from harness.cli.shelf import place_of_id, shelf_at
 from harness.importing import import_session
 from storage.errors import BranchlineError
-from storage.jsonl_repository import JsonlRepository
 
 _FIRST_LINE = 64 * 1024
 """Bytes in which a header is looked for."""
@@ -41,9 +41,9 @@ class Imported:
     warnings: list[str] = field(default_factory=list[str])
 
 
-def run_import(screen: Screen, files: Sequence[Path], *, root: Path | None) -> int:
+def run_import(screen: Screen, files: Sequence[Path], *, root: str | None) -> int:
     """Import each file; one that cannot be does not stop the others. A file that is not there stops all."""
-    folder = sessions_root(root)
+    shelf = shelf_at(root)
     sources = [expanded(file) for file in files]
     for source in sources:
         if not source.is_file():
@@ -52,14 +52,14 @@ def run_import(screen: Screen, files: Sequence[Path], *, root: Path | None) -> i
     made: list[Imported] = []
     with Progress(screen, "importing", len(sources) if len(sources) > 1 else None) as progress:
         for source in sources:
-            done = anyio.run(import_file, source, folder)
+            done = anyio.run(import_file, source, shelf)
             made.append(done)
             progress.advance()
             with progress.aside():
                 _show(screen, done)
     new = [done for done in made if done.imported]
     if len(new) == 1 and new[0].session is not None and not screen.as_json:
-        place = Place(new[0].session, Path(new[0].path or ""), folder)
+        place = Place(new[0].session, shelf.new)
         screen.note(f"go on with: {command_for('chat', place, root=root)}")
     failed = [done for done in made if done.problem is not None]
     if not failed:
@@ -69,19 +69,19 @@ def run_import(screen: Screen, files: Sequence[Path], *, root: Path | None) -> i
     return FAILED
 
 
-async def import_file(source: Path, root: Path) -> Imported:
-    """Make a session in ``root`` of one file, whole or not at all. What is wrong with the file is in the answer."""
+async def import_file(source: Path, shelf: Shelf) -> Imported:
+    """Make a session on ``shelf`` of one file, whole or not at all. What is wrong with the file is in the answer."""
     done = Imported(given_text(str(source)), "messages")
     try:
         header = _header_in(source)
         if header is not None:
             done.taken_for = _what_it_is(header)
         session_id = header.get("id") if header is not None else None
-        there = next((place for place in places_in(root) if place.name == session_id), None)
+        there = await place_of_id(session_id, shelf) if isinstance(session_id, str) else None
         if there is not None:
-            done.session, done.path, done.already_there = there.name, str(there.path.absolute()), True
+            done.session, done.path, done.already_there = there.name, there.where, True
             return done
-        made = await import_session(source, JsonlRepository(root))
+        made = await import_session(source, shelf.new.repository)
     except BranchlineError as error:
         done.problem = message(error)
         return done

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import anyio
 
 from harness.cli.failures import DONE, CommandLineError
 from harness.cli.json_facts import json_facts
+from harness.cli.places import Place
 from harness.cli.plain_text import given_text
 from harness.cli.reading import named_entry, open_to_read, open_to_write
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import Place, find_session_or_file, sessions_root
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.session import Session
 
 
@@ -27,10 +27,10 @@ class Labelled:
     also: str | None = None
 
 
-def run_label(screen: Screen, given: str, entry: str, label: str | None, *, remove: bool, root: Path | None) -> int:
+def run_label(screen: Screen, given: str, entry: str, label: str | None, *, remove: bool, root: str | None) -> int:
     """Set, show or take away the label of the entry that a person named."""
     text = checked_text(label, remove=remove, what="label")
-    place = find_session_or_file(given, sessions_root(root))
+    place = find_session_or_file(given, shelf_at(root))
     done = anyio.run(_label, screen, place, entry, text, remove)
     if screen.as_json:
         screen.show_json(json_facts(done))

@@ -146,5 +146,5 @@ class LiveTurns:
 
 def session_facts(conversation: Conversation) -> dict[str, Any]:
     """Which session it is, for ``--json``."""
-    path = str(conversation.place.path.absolute()) if conversation.place is not None else None
+    path = conversation.place.where if conversation.place is not None else None
     return {"type": "session", "id": conversation.session_id, "path": path}

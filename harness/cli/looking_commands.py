@@ -114,3 +114,25 @@ def verify(
         return run_verify(screen, session, root=root)
 
     return run(command, as_json=as_json)
+
+
+def follow(
+    session: SessionArgument = "last",
+    after: Annotated[
+        str | None,
+        typer.Option(
+            "--after", metavar="ENTRY", help="Begin behind this entry: an id, a label, or its place (0, 1, ...)."
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Begin with the first entry.")] = False,
+    root: RootOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show what another process adds to a session, as it is added, until Ctrl-C. Changes nothing, and disturbs nobody."""
+
+    def command(screen: Screen) -> int:
+        from harness.cli.follow import run_follow
+
+        return run_follow(screen, session, after=after, everything=everything, root=root)
+
+    return run(command, as_json=as_json)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import anyio
 
 from harness.cli.failures import DONE
 from harness.cli.json_facts import json_facts
 from harness.cli.label import checked_text
+from harness.cli.places import Place
 from harness.cli.reading import open_to_read, open_to_write
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import Place, find_session_or_file, sessions_root
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.session import Session
 
 
@@ -25,10 +25,10 @@ class Named:
     before: str | None
 
 
-def run_name(screen: Screen, given: str, name: str | None, *, remove: bool, root: Path | None) -> int:
+def run_name(screen: Screen, given: str, name: str | None, *, remove: bool, root: str | None) -> int:
     """Set, show or take away the name of the session that a person named."""
     text = checked_text(name, remove=remove, what="name")
-    place = find_session_or_file(given, sessions_root(root))
+    place = find_session_or_file(given, shelf_at(root))
     done = anyio.run(_name, screen, place, text, remove)
     if screen.as_json:
         screen.show_json(json_facts(done))

@@ -7,15 +7,17 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.shelf import ROOT_VARIABLE
+from harness.cli.places import ROOT_VARIABLE
 
 RootOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--root",
-        metavar="DIR",
+        metavar="PLACE",
         envvar=ROOT_VARIABLE,
-        help="The folder that holds the sessions; by default in your user data folder.",
+        show_envvar=False,
+        help=f"Where the sessions are: a folder, a SQLite file (chats.sqlite) or a postgresql:// address; also the "
+        f"environment's {ROOT_VARIABLE}. By default a folder in your user data folder.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON, one object a line.")]
@@ -24,6 +26,32 @@ MaxCharsOption = Annotated[
 ]
 MaxTokensOption = Annotated[
     int | None, typer.Option("--max-tokens", min=1, metavar="N", help="Show the model at most so many tokens.")
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        envvar="BRANCHLINE_MODEL",
+        help="The model; claude-NAME is Anthropic's, 'local' runs one here.",
+    ),
+]
+BaseUrlOption = Annotated[
+    str | None,
+    typer.Option("--base-url", metavar="URL", help="An OpenAI-compatible server (http://localhost:11434/v1)."),
+]
+ModelFileOption = Annotated[
+    Path | None, typer.Option("--model-file", metavar="FILE", help="A GGUF file for the model on this machine.")
+]
+WindowOption = Annotated[
+    int | None,
+    typer.Option(
+        "--context-window",
+        min=256,
+        metavar="N",
+        help="The tokens that the model can take, where it does not say so, or to use less of it.",
+    ),
 ]
 SessionArgument = Annotated[
     str,

@@ -6,15 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from harness.cli.failures import for_people, naming
+from harness.cli.places import Place
 from harness.cli.plain_text import given_text
-from harness.cli.shelf import Place
 from harness.session import Session
 from storage.entries import Entry
-from storage.entry_file_repository import EntryFileRepository
 from storage.entry_files import EntryFileStorage
 from storage.errors import ReadOnlySessionError
 from storage.jsonl import JsonlStorage
-from storage.jsonl_repository import JsonlRepository
 from storage.protocols import Corrupt, Mode, SessionStorage, SessionWarning, TornTail
 
 PAGE = 2000
@@ -25,17 +23,21 @@ def storage_at(
     place: Place, *, mode: Mode, on_torn_tail: TornTail = "read_only", on_corrupt: Corrupt = "raise"
 ) -> Awaitable[SessionStorage]:
     """The storage of the session at ``place``; one on a shelf is opened by its id, under the shelf's rules."""
-    if place.root is None:
+    if place.section is None:
         kind = EntryFileStorage if place.is_folder else JsonlStorage
-        return kind.open(place.path, mode=mode, on_torn_tail=on_torn_tail, on_corrupt=on_corrupt)
-    shelf = EntryFileRepository(place.root) if place.is_folder else JsonlRepository(place.root)
-    return shelf.open(place.name, mode=mode, on_torn_tail=on_torn_tail, on_corrupt=on_corrupt)
+        return kind.open(
+            place.name if place.path is None else place.path,
+            mode=mode,
+            on_torn_tail=on_torn_tail,
+            on_corrupt=on_corrupt,
+        )
+    return place.section.repository.open(place.name, mode=mode, on_torn_tail=on_torn_tail, on_corrupt=on_corrupt)
 
 
 @asynccontextmanager
 async def open_to_read(place: Place, *, on_corrupt: Corrupt = "raise") -> AsyncGenerator[Session]:
     """The session at ``place``, for reading; ``skip`` leaves damaged lines out and lists them as warnings."""
-    with naming(place.path):
+    with naming(place.where):
         async with Session.open(storage_at(place, mode="read", on_corrupt=on_corrupt)) as session:
             yield session
 
@@ -46,7 +48,7 @@ async def open_to_write(place: Place, tell: Callable[[str], object]) -> AsyncGen
 
     Raises ``SessionLockedError`` while another program writes, and ``ReadOnlySessionError`` where it takes no entries.
     """
-    with naming(place.path):
+    with naming(place.where):
         async with Session.open(storage_at(place, mode="write", on_torn_tail="repair")) as session:
             for warning in session.warnings:
                 tell(f"warning: {told(warning)}")

@@ -7,9 +7,10 @@ touched, and what can be read of it is written to a new one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -17,11 +18,12 @@ from harness.cli.asking import is_confirmed
 from harness.cli.failures import DONE, FAILED, for_people, naming
 from harness.cli.hints import command_for
 from harness.cli.json_facts import json_facts
+from harness.cli.places import Place, Section
 from harness.cli.progress import Progress
 from harness.cli.reading import open_to_read, open_to_write, storage_at, told
 from harness.cli.salvaging import Salvage, finished, salvage_bytes, salvage_lines
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import Place, find_session_or_file, sessions_root
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.cli.verify import HARMLESS
 from harness.recovery import plan_recovery
 from harness.session import Session
@@ -31,8 +33,7 @@ from storage.entries import TurnEndEntry
 from storage.entry_folder import BLOBS
 from storage.errors import BlobNotFoundError, BrokenPathError, DamagedSessionError, SessionError
 from storage.jsonl_file import blob_folder
-from storage.jsonl_repository import JsonlRepository
-from storage.protocols import Record, SessionWarning
+from storage.protocols import BlobStore, Record, SessionWarning
 
 _TAIL = "unterminated_tail"
 
@@ -52,11 +53,11 @@ class Repair:
     salvaged_path: str | None = None
 
 
-def run_repair(screen: Screen, given: str, *, yes: bool, root: Path | None) -> int:
+def run_repair(screen: Screen, given: str, *, yes: bool, root: str | None) -> int:
     """Repair the session that ``given`` names, after asking."""
-    folder = sessions_root(root)
-    place = find_session_or_file(given, folder)
-    repair = Repair(place.name, str(place.path.absolute()))
+    shelf = shelf_at(root)
+    place = find_session_or_file(given, shelf)
+    repair = Repair(place.name, place.where)
     with Progress(screen, f"reading {place.name}"):
         salvage = anyio.run(_examine, place, repair)
         if salvage is None and repair.plan:
@@ -70,8 +71,8 @@ def run_repair(screen: Screen, given: str, *, yes: bool, root: Path | None) -> i
         return FAILED
     if salvage is not None:
         with Progress(screen, "writing what can be read"):
-            anyio.run(_write_copy, place, salvage, folder, repair)
-        copy = Place(repair.salvaged or "", Path(repair.salvaged_path or ""), folder)
+            anyio.run(_write_copy, place, salvage, shelf.new, repair)
+        copy = Place(repair.salvaged or "", shelf.new)
         hint = command_for("chat", copy, root=root)
         screen.note(f"{salvage.kept:,} entries are in the new session {copy.name}; go on with: {hint}")
     else:
@@ -95,6 +96,7 @@ def _tell_plan(screen: Screen, repair: Repair, lines: list[str]) -> None:
 
 async def _examine(place: Place, repair: Repair) -> Salvage | None:
     """Say in ``repair`` what is wrong. Returns what can be saved, where the session is damaged."""
+    file = None if place.is_folder else place.path
     try:
         async with open_to_read(place, on_corrupt="skip") as session:
             damage = [warning for warning in session.warnings if warning.code not in {*HARMLESS, _TAIL}]
@@ -102,14 +104,16 @@ async def _examine(place: Place, repair: Repair) -> Salvage | None:
                 await _plan(session, repair)
                 return None
             problem = told(damage[0])
-            salvage = _salvage_open(session, damage) if place.is_folder else None
+            salvage = _salvage_open(session, damage) if file is None else None
     except DamagedSessionError as error:
-        if place.is_folder:
+        if file is None:
             raise
         problem, salvage = for_people(error.message), None
+    if salvage is None and file is not None:
+        with naming(place.where):
+            salvage = salvage_bytes(await anyio.Path(file).read_bytes())
     if salvage is None:
-        with naming(place.path):
-            salvage = salvage_bytes(await anyio.Path(place.path).read_bytes())
+        return None
     if not salvage.kept:
         raise DamagedSessionError(f"{problem}; no entry of it can be read, so nothing can be saved", path=repair.path)
     repair.plan.append(
@@ -121,7 +125,7 @@ async def _examine(place: Place, repair: Repair) -> Salvage | None:
 
 
 def _salvage_open(session: Session, damage: Sequence[SessionWarning]) -> Salvage:
-    """What can be saved of a folder of entry files: what opening it has read."""
+    """What can be saved of a session that is no file of lines: what opening it has read."""
     salvage = salvage_lines(session.header, [line for line in session.log.index.lines if line is not None])
     salvage.lost[:0] = [told(warning) for warning in damage if warning.code != "broken_link"]
     return salvage
@@ -151,7 +155,7 @@ async def _plan(session: Session, repair: Repair) -> None:
 
 async def _check_free(place: Place) -> None:
     """Raise ``SessionLockedError`` while somebody writes: what looks cut off may be going on."""
-    with naming(place.path):
+    with naming(place.where):
         async with Session.open(storage_at(place, mode="write")):
             pass
 
@@ -161,27 +165,40 @@ async def _mend(screen: Screen, place: Place) -> None:
         await session.recover()
 
 
-async def _write_copy(place: Place, salvage: Salvage, root: Path, repair: Repair) -> None:
+async def _write_copy(place: Place, salvage: Salvage, section: Section, repair: Repair) -> None:
     """A new session of what was saved, made whole or not at all."""
     header = salvage.header
     records = finished(salvage, repair.path)
-    storage = await JsonlRepository(root).create(
-        cwd=header.cwd if header is not None else None,
-        parent_session=header.id if header is not None else None,
-        records=records,
-        blobs=_blobs_beside(place, records),
-    )
-    async with Session.open(storage) as session:
-        repair.salvaged, repair.salvaged_path = session.id, storage.path
+    create: Any = section.repository.create  # each of ours takes blobs
+    async with AsyncExitStack() as stack:
+        read = _reader_beside(place)
+        if read is None:
+            damaged = await stack.enter_async_context(open_to_read(place, on_corrupt="skip"))
+            store = damaged.storage
+            read = store.read_blob if isinstance(store, BlobStore) else None
+        storage = await create(
+            cwd=header.cwd if header is not None else None,
+            parent_session=header.id if header is not None else None,
+            records=records,
+            blobs=_blobs(read, records) if read is not None else (),
+        )
+        async with Session.open(storage) as session:
+            repair.salvaged, repair.salvaged_path = session.id, storage.info.place
 
 
-def _blobs_beside(place: Place, records: list[Record]) -> Blobs:
-    """The blobs that the records name, as far as they are there."""
+def _reader_beside(place: Place) -> Callable[[str], bytes] | None:
+    """What reads a blob that lies on disk beside a session, however damaged that is; ``None`` in a database."""
+    if place.path is None:
+        return None
     path = place.path.absolute()
-    folder = BlobFolder(str(path / BLOBS) if place.is_folder else blob_folder(str(path)))
+    return BlobFolder(str(path / BLOBS) if place.is_folder else blob_folder(str(path))).read
+
+
+def _blobs(read: Callable[[str], bytes], records: list[Record]) -> Blobs:
+    """The blobs that the records name, as far as they are there."""
     for name in blob_names_in(record.data for record in records):
         try:
-            yield name, folder.read(name)
+            yield name, read(name)
         except (BlobNotFoundError, SessionError):
             continue  # the copy lacks what its source lacks
 

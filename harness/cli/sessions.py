@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Final
 
 import anyio
 
 from harness.cli.failures import DONE
 from harness.cli.json_facts import json_facts
+from harness.cli.places import Shelf
 from harness.cli.progress import Progress
 from harness.cli.screen import Line, Screen, Span
-from harness.cli.shelf import places_in, sessions_root
-from storage.entry_file_repository import EntryFileRepository
-from storage.jsonl_repository import JsonlRepository
-from storage.repository import SessionRepository, SessionSummary
+from harness.cli.shelf import PAGE, places_on, shelf_at, summaries_on
+from storage.repository import SessionSummary
 
-PAGE: Final = 500
 DEEP_PAGE: Final = 20
 """Sessions that are read whole before the progress moves on."""
 
@@ -31,33 +28,26 @@ _MARKS: Final = {
 }
 
 
-def run_sessions(screen: Screen, *, root: Path | None, deep: bool) -> int:
+def run_sessions(screen: Screen, *, root: str | None, deep: bool) -> int:
     """List the sessions; ``deep`` reads each whole, so that all damage is found and the entries are counted."""
-    folder = sessions_root(root)
-    with Progress(screen, "reading", len(places_in(folder)) if deep else None) as progress:
-        summaries = anyio.run(_summaries, folder, deep, progress)
+    shelf = shelf_at(root)
+    with Progress(screen, "reading", len(places_on(shelf)) if deep else None) as progress:
+        summaries = anyio.run(_summaries, shelf, deep, progress)
     for summary in summaries:
         if screen.as_json:
             screen.show_json(json_facts(summary))
         else:
             screen.show(_line(summary))
     if not summaries:
-        screen.note(f"there are no sessions in {folder} yet; 'branchline chat' begins one")
+        screen.note(f"there are no sessions in {shelf.shown} yet; 'branchline chat' begins one")
     return DONE
 
 
-async def _summaries(folder: Path, deep: bool, progress: Progress) -> list[SessionSummary]:
-    repositories: list[SessionRepository] = [JsonlRepository(folder), EntryFileRepository(folder)]
+async def _summaries(shelf: Shelf, deep: bool, progress: Progress) -> list[SessionSummary]:
     found: list[SessionSummary] = []
-    for repository in repositories:
-        after: str | None = None
-        while True:
-            page = await repository.list(after=after, limit=DEEP_PAGE if deep else PAGE, deep=deep)
-            found.extend(page)
-            progress.advance(len(page))
-            after = page.after
-            if after is None:
-                break
+    async for _, summary in summaries_on(shelf, deep=deep, at_once=DEEP_PAGE if deep else PAGE):
+        found.append(summary)
+        progress.advance()
     return sorted(found, key=lambda summary: (summary.modified, summary.id), reverse=True)
 
 

@@ -1,46 +1,36 @@
-"""Where sessions lie, and which of them a person means."""
+"""Where sessions lie, and which of them a person means: an id, the unique beginning of one, ``last``, or a path."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+import anyio
+
 from harness.cli.failures import CommandLineError
+from harness.cli.places import ROOT_VARIABLE, Place, Section, Shelf, expanded, is_sqlite_file, kind_of_place
 from storage.errors import SessionNotFoundError
 from storage.identifiers import check_session_id, is_safe_name
+from storage.repository import SessionSummary
 
-ROOT_VARIABLE: Final = "BRANCHLINE_HOME"
 LAST: Final = "last"
 MATCHES_SHOWN: Final = 8
+PAGE: Final = 500
 
 _BEGINNING = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A session on disk: a file of lines, or a folder of entry files.
+def shelf_at(given: str | None) -> Shelf:
+    """The place that holds the sessions: the one given, or the user's own folder for data.
 
-    ``name`` is its id on a shelf, else its path as it was given; ``root`` is the folder of that shelf, or ``None``.
+    Raises ``CommandLineError`` where the system names no folder for data, and for what can be no place.
     """
-
-    name: str
-    path: Path
-    root: Path | None = None
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether each entry is a file of its own."""
-        return self.path.is_dir()
-
-
-def sessions_root(given: Path | None) -> Path:
-    """The folder that holds the sessions. Raises ``CommandLineError`` where the system names no folder for data."""
     if given is not None:
-        return expanded(given)
+        return kind_of_place(given)
     from platformdirs import user_data_path
 
     try:
@@ -49,65 +39,89 @@ def sessions_root(given: Path | None) -> Path:
         root = Path("~")
     if not root.is_absolute():  # older versions of platformdirs leave the ~ where there is no home
         raise CommandLineError(f"you have no home folder to keep sessions in; give one with --root or {ROOT_VARIABLE}")
-    return root
+    return kind_of_place(str(root))
 
 
-def expanded(path: Path) -> Path:
-    """``path`` with a leading ``~`` put in full. Raises ``CommandLineError`` for a home that is not known."""
-    try:
-        return path.expanduser()
-    except RuntimeError as error:
-        raise CommandLineError(f"{path}: this home folder is not known; write the path in full") from error
+async def summaries_on(
+    shelf: Shelf, *, deep: bool = False, at_once: int = PAGE
+) -> AsyncIterator[tuple[Section, SessionSummary]]:
+    """Every session on the shelf, kind by kind, the one written to last first. Raises what listing raises."""
+    for section in shelf.sections:
+        after: str | None = None
+        while True:
+            page = await section.repository.list(after=after, limit=at_once, deep=deep)
+            for summary in page:
+                yield section, summary
+            after = page.after
+            if after is None:
+                break
 
 
-def places_in(root: Path) -> list[Place]:
-    """All sessions in ``root``, by name. Side files are none, and neither is anything whose name is no safe id.
+async def summary_of(place: Place) -> SessionSummary | None:
+    """What a listing tells of the session at ``place``, which is on a shelf."""
+    if place.section is None:
+        return None
+    async for _, summary in summaries_on(Shelf("", (place.section,))):
+        if summary.id == place.name:
+            return summary
+    return None
 
-    Raises ``OSError`` where the folder cannot be read; a folder that is not there holds none.
-    """
-    try:
-        found = list(os.scandir(root))
-    except FileNotFoundError:
-        return []
-    places: list[Place] = []
-    for item in found:
-        name = item.name.removesuffix(".jsonl")
-        if not is_safe_name(name):
-            continue
-        path = Path(item.path)
-        if (name != item.name and not item.is_dir()) or (path / "metadata.json").is_file():
-            places.append(Place(name, path, root))
+
+def places_on(shelf: Shelf) -> list[Place]:
+    """All sessions on the shelf, by name. Blocking, for the outside of an event loop."""
+    return anyio.run(all_places, shelf)
+
+
+async def all_places(shelf: Shelf) -> list[Place]:
+    """All sessions on the shelf, by name; what has a name that is no safe id is none."""
+    places = [Place(each.id, section) async for section, each in summaries_on(shelf) if is_safe_name(each.id)]
     return sorted(places, key=lambda place: place.name)
 
 
-def find_session(given: str, root: Path) -> Place:
-    """The session in ``root`` that ``given`` names: an id, the unique beginning of one, or ``last``.
+def find_session(given: str, shelf: Shelf) -> Place:
+    """The session on ``shelf`` that ``given`` names. Blocking, for the outside of an event loop; see ``find_on``."""
+    _check_beginning(given)
+    return anyio.run(find_on, given, shelf)
 
-    Raises ``InvalidIdError`` before any file is touched where that can be no id, ``SessionNotFoundError`` where there
+
+async def find_on(given: str, shelf: Shelf) -> Place:
+    """The session on ``shelf`` that ``given`` names: an id, the unique beginning of one, or ``last``.
+
+    Raises ``InvalidIdError`` before anything is looked at where that can be no id, ``SessionNotFoundError`` where there
     is none, and ``CommandLineError`` where several match. Makes nothing.
     """
-    if _BEGINNING.fullmatch(given) is None or ".." in given:
-        check_session_id(given)
-    places = places_in(root)
+    _check_beginning(given)
     if given == LAST:
-        return _newest(places, root)
-    matches = [place for place in places if place.name == given]
-    matches = matches or [place for place in places if place.name.startswith(given)]
+        newest = await _newest(shelf, 1)
+        if not newest:
+            raise SessionNotFoundError(f"there are no sessions in {shelf.shown} yet; 'branchline chat' begins one")
+        return newest[0]
+    matches = [place for section in shelf.sections for place in await _matches(given, section)]
+    matches = [place for place in matches if place.name == given] or matches
     if not matches:
-        known = f"it holds {_listed(_by_age(places))}" if places else "it holds no sessions"
-        raise SessionNotFoundError(f"no session {given!r} in {root} ({known}); 'branchline sessions' lists them")
-    if len(matches) > 1:
+        places = await _newest(shelf, MATCHES_SHOWN + 1)
+        known = f"it holds {_listed(places)}" if places else "it holds no sessions"
+        raise SessionNotFoundError(f"no session {given!r} in {shelf.shown} ({known}); 'branchline sessions' lists them")
+    if len(matches) > 1 and matches[0].name != given:
         raise CommandLineError(f"session {given!r} is not unique, give more of it; it matches {_listed(matches)}")
     return matches[0]
 
 
-def find_session_or_file(given: str, root: Path) -> Place:
+async def place_of_id(session_id: str, shelf: Shelf) -> Place | None:
+    """The session of exactly that id; ``None`` if there is none."""
+    if not is_safe_name(session_id):
+        return None
+    found = [place for section in shelf.sections for place in await _matches(session_id, section)]
+    return next((place for place in found if place.name == session_id), None)
+
+
+def find_session_or_file(given: str, shelf: Shelf) -> Place:
     """As ``find_session``, or the session in the file that ``given`` is the path of."""
     path = Path(given)
     looks_like_path = os.sep in given or (os.altsep is not None and os.altsep in given)
     if looks_like_path or (given.endswith(".jsonl") and path.is_file()):
         return find_file(path)
-    return find_session(given, root)
+    return find_session(given, shelf)
 
 
 def find_file(path: Path) -> Place:
@@ -117,27 +131,39 @@ def find_file(path: Path) -> Place:
         raise SessionNotFoundError("there is no such file", path=str(path))
     if path.is_dir() and not (path / "metadata.json").exists():
         raise SessionNotFoundError("this folder is no session; give the session itself", path=str(path))
-    return Place(str(path), path)
+    if is_sqlite_file(path):
+        raise CommandLineError(f"{path} is a database of sessions: give it with --root, and name the session by its id")
+    return Place(str(path), given_path=path)
 
 
-def _newest(places: Sequence[Place], root: Path) -> Place:
-    if not places:
-        raise SessionNotFoundError(f"there are no sessions in {root} yet; 'branchline chat' begins one")
-    return _by_age(places)[0]
+def _check_beginning(given: str) -> None:
+    if _BEGINNING.fullmatch(given) is None or ".." in given:
+        check_session_id(given)
 
 
-def _by_age(places: Sequence[Place]) -> list[Place]:
-    """The one changed last first."""
-    return sorted(places, key=changed_at, reverse=True)
-
-
-def changed_at(place: Place) -> int:
-    """When it was last written to, in nanoseconds since 1970; 0 where that cannot be read."""
-    inner = place.path / "entries"
+async def _matches(given: str, section: Section) -> list[Place]:
+    """The sessions of one kind whose ids begin with ``given``; only the one that is ``given``, if it is there."""
+    names: Iterable[str]
     try:
-        return max(each.stat().st_mtime_ns for each in (place.path, inner) if each == place.path or each.exists())
-    except OSError:
-        return 0
+        names = [await section.repository.find(given)]
+    except SessionNotFoundError as error:
+        names = error.details.get("matches", ())
+    return [Place(name, section) for name in names]
+
+
+async def _newest(shelf: Shelf, count: int) -> list[Place]:
+    """The sessions written to last, the last one first."""
+    found: list[tuple[datetime, Place]] = []
+    for section in shelf.sections:
+        left = count
+        async for _, summary in summaries_on(Shelf(shelf.shown, (section,)), at_once=count):
+            if is_safe_name(summary.id):
+                found.append((summary.modified, Place(summary.id, section)))
+                left -= 1
+            if not left:
+                break
+    found.sort(key=lambda each: each[0], reverse=True)
+    return [place for _, place in found[:count]]
 
 
 def _listed(places: Sequence[Place]) -> str:

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import anyio
 
 from harness.cli.drawn_entry import EntryFacts, blocks_of, draw_facts
 from harness.cli.entry_ids import ShortIds
 from harness.cli.failures import DONE, CommandLineError
+from harness.cli.places import Place
 from harness.cli.reading import named_entry, open_to_read, told
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import Place, find_session_or_file, sessions_root
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.session import Session
 from storage.entries import MessageEntry, RequestHeaderEntry
 from storage.index import NONE, EntryIndex
 from storage.messages import AssistantMessage
 
 
-def run_show(screen: Screen, given: str, entry: str, *, raw: bool, request: bool, root: Path | None) -> int:
+def run_show(screen: Screen, given: str, entry: str, *, raw: bool, request: bool, root: str | None) -> int:
     """Show the entry that was named, of the session that ``given`` names."""
-    place = find_session_or_file(given, sessions_root(root))
+    place = find_session_or_file(given, shelf_at(root))
     anyio.run(_show, screen, place, entry, raw, request)
     return DONE
 

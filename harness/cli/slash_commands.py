@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
+from harness.cli.compacting import told as told_compacted
 from harness.cli.context import context_facts
 from harness.cli.conversation import Conversation
 from harness.cli.drawn_context import draw_context
@@ -23,14 +23,17 @@ from harness.cli.label import label_entry
 from harness.cli.label import told as told_label
 from harness.cli.name import name_session
 from harness.cli.name import told as told_name
+from harness.cli.places import Place
 from harness.cli.reading import all_entries, named_entry, told
 from harness.cli.screen import Line, Span
-from harness.cli.shelf import Place
 from harness.cli.tree import drawn_session
 from harness.session import Session
 
 LEVELS: Final = ("off", "minimal", "low", "medium", "high")
 """How much a model may be asked to think; see ``ModelRequest``."""
+
+WITH_SUMMARY: Final = "--summary"
+"""What has ``/branch`` summarise what is left behind."""
 
 ALL, NONE = "all", "none"
 """What ``/tools`` takes besides names."""
@@ -56,6 +59,8 @@ class Answer:
     lines: Sequence[Line] = ()
     remarks: Sequence[Line | str] = ()
     leaves: bool = False
+    handed_back: str = ""
+    """What stands at the prompt next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,18 @@ def is_command(text: str) -> bool:
 def as_prompt(text: str) -> str:
     """What the model is to be asked."""
     return text[1:] if text.startswith("//") else text
+
+
+def asks_for_summary(text: str) -> bool:
+    """Whether a command will ask the model for a summary, which takes its time."""
+    name, _, rest = text.strip().partition(" ")
+    return name == "/compact" or (name == "/branch" and _without_summary(rest)[1])
+
+
+def _without_summary(rest: str) -> tuple[str, bool]:
+    """What ``/branch`` names, and whether a summary is wanted."""
+    words = rest.split()
+    return " ".join(word for word in words if word != WITH_SUMMARY), WITH_SUMMARY in words
 
 
 async def run_command(conversation: Conversation, text: str, can_draw: bool) -> Answer:
@@ -134,28 +151,34 @@ async def _tree(conversation: Conversation, rest: str, can_draw: bool) -> Answer
 
 
 async def _branch(conversation: Conversation, rest: str, can_draw: bool) -> Answer:  # noqa: ARG001
-    if not rest:
+    named, summarize = _without_summary(rest)
+    if not named:
         raise _usage("/branch")
     session = _session(conversation)
-    entry_id = await named_entry(session, rest)
-    if entry_id != session.leaf_id:
-        await session.move_to(entry_id)
-        conversation.used = True
+    entry_id = await named_entry(session, named)
+    gone = await conversation.go_to(entry_id, summarize=summarize)
     entry = await session.entry(entry_id)
-    return Answer(remarks=[f"here now: {word_for(kind_of(entry))} {describe(entry)}; the next prompt goes on from it"])
+    goes_on = (
+        "the next prompt goes on from it" if gone.text is None else "it is left out, to be changed and asked again"
+    )
+    remarks: list[Line | str] = [f"here now: {word_for(kind_of(entry))} {describe(entry)}; {goes_on}"]
+    if summarize:
+        left = "nothing is left behind that could be summarised" if gone.summary is None else gone.summary
+        remarks += ["what was left behind:", *(f"  {line}" for line in left.splitlines())]
+    return Answer(remarks=remarks, handed_back=gone.text or "")
 
 
 async def _fork(conversation: Conversation, rest: str, can_draw: bool) -> Answer:  # noqa: ARG001
-    session, place, root = _session(conversation), conversation.place, conversation.settings.root
+    session, place, settings = _session(conversation), conversation.place, conversation.settings
     if place is None:
         raise CommandLineError(_NO_SESSION)
-    forked = await fork_session(session, rest or None, create=creates_beside(place, root))
-    await conversation.switch_to(Place(forked.session, Path(forked.path), root))
+    forked = await fork_session(session, rest or None, create=creates_beside(place, settings.shelf))
+    await conversation.switch_to(Place(forked.session, settings.shelf.beside(place)))
     conversation.used = True
     return Answer(
         remarks=[
             f"{told_of(forked)}, and is the one that goes on here",
-            f"the other is as it was: {command_for('chat', place, root=root)}",
+            f"the other is as it was: {command_for('chat', place, root=settings.root)}",
         ]
     )
 
@@ -188,6 +211,12 @@ async def _context(conversation: Conversation, rest: str, can_draw: bool) -> Ans
     facts, ids, warnings = await context_facts(session, session.leaf_id, settings.max_chars, settings.max_tokens)
     lines = [*draw_context(facts, short=ShortIds(ids))]
     return Answer(lines, remarks=[f"warning: {told(warning)}" for warning in warnings])
+
+
+async def _compact(conversation: Conversation, rest: str, can_draw: bool) -> Answer:  # noqa: ARG001
+    _session(conversation)
+    done = await conversation.compact(rest or None)
+    return Answer(remarks=[f"{told_compacted(done)}; /context shows it"])
 
 
 async def _model(conversation: Conversation, rest: str, can_draw: bool) -> Answer:  # noqa: ARG001
@@ -235,11 +264,14 @@ async def _quit(conversation: Conversation, rest: str, can_draw: bool) -> Answer
 
 COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "/tree": SlashCommand("/tree [all]", "draw the session, with the ids of its entries", _tree),
-    "/branch": SlashCommand("/branch ENTRY", "go on from this entry; what came after it stays", _branch),
+    "/branch": SlashCommand(
+        f"/branch ENTRY [{WITH_SUMMARY}]", "go on from this entry; what came after it stays", _branch
+    ),
     "/fork": SlashCommand("/fork [ENTRY]", "go on in a new session that ends with this entry", _fork),
     "/label": SlashCommand("/label ENTRY [NAME]", "name an entry; without NAME, take its name away", _label),
     "/name": SlashCommand("/name [NAME]", "name the session, or say its name", _name),
     "/context": SlashCommand("/context", "show what the model is shown", _context),
+    "/compact": SlashCommand("/compact [WORDS]", "summarise all but the last turn; WORDS tell how", _compact),
     "/model": SlashCommand("/model [NAME]", "have another model answer, or say which one does", _model),
     "/thinking": SlashCommand("/thinking [LEVEL]", f"how much it thinks: {', '.join(LEVELS)}", _thinking),
     "/tools": SlashCommand("/tools [NAMES]", f"the tools that it may use: names, {ALL}, or {NONE}", _tools),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -13,9 +12,10 @@ from harness.cli.drawn_tree import ASCII, DRAWN, Glyphs, Tree, draw, tree_of
 from harness.cli.entry_ids import ShortIds
 from harness.cli.entry_lines import describe, kind_of
 from harness.cli.failures import DONE
+from harness.cli.places import Place
 from harness.cli.reading import all_entries, open_to_read, told
 from harness.cli.screen import Line, Screen, Span
-from harness.cli.shelf import Place, find_session_or_file, sessions_root
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.session import Session
 from storage.entries import Entry
 
@@ -23,9 +23,9 @@ TEXT_LENGTH = 100
 """Characters of an entry's text; a terminal cuts it to its width."""
 
 
-def run_tree(screen: Screen, given: str, *, root: Path | None, everything: bool) -> int:
+def run_tree(screen: Screen, given: str, *, root: str | None, everything: bool) -> int:
     """Draw the tree of the session that ``given`` names."""
-    place = find_session_or_file(given, sessions_root(root))
+    place = find_session_or_file(given, shelf_at(root))
     anyio.run(_tree, screen, place, everything)
     return DONE
 

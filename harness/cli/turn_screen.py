@@ -16,6 +16,9 @@ from harness.cli.plain_text import NeutralStream, preview
 from harness.cli.screen import Line, Screen, Span
 from harness.events import (
     AgentEvent,
+    CompactionFailed,
+    CompactionFinished,
+    CompactionStarted,
     MessageDelivered,
     MessageFinished,
     ToolFinished,
@@ -75,6 +78,13 @@ class TurnScreen:
             case ToolFinished() if event.result.is_error:
                 failed = f"{event.call.name} failed: {preview(event.result.text, 200)}"
                 self._note([Span("   ", ""), Span(failed, "yellow")])
+            case CompactionStarted():
+                self._note([Span("the older part is being summarised ", "cyan"), Span(_sizes(event), "dim")])
+            case CompactionFinished():
+                now = f"{event.tokens_before:,} tokens of context before, {event.tokens_after:,} now"
+                self._note([Span("summarised; ", "cyan"), Span(now, "dim")])
+            case CompactionFailed():
+                self._note([Span(f"not summarised: {preview(event.message, 200)}", "yellow")])
             case _:
                 pass
 
@@ -141,6 +151,11 @@ class TurnScreen:
             rest = self._thoughts.finish()
             if rest or self._thought_open:
                 self._screen.aside(rest + "\n", "dim italic")
+
+
+def _sizes(event: CompactionStarted) -> str:
+    """How much is summarised, and out of what."""
+    return f"({event.messages} messages; the context has {event.tokens_before:,} tokens)"
 
 
 def _tail(line: str) -> str:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
 
 from harness.cli.failures import DONE, FAILED, message, reason
 from harness.cli.json_facts import json_facts
+from harness.cli.places import Place, Shelf
 from harness.cli.progress import Progress
 from harness.cli.reading import all_entries, open_to_read, told
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import Place, find_session_or_file, places_in, sessions_root
+from harness.cli.shelf import find_session_or_file, places_on, shelf_at
 from harness.session import Session
-from storage.errors import BranchlineError, BrokenPathError
+from storage.blobs import blob_names_in
+from storage.errors import BranchlineError, BrokenPathError, SessionError
+from storage.event_loops import run_in_worker
+from storage.protocols import BlobStore
+from storage.repository import ChecksWhole
 
 HARMLESS = frozenset({"root_with_parent", "seq_differs", "foreign_file"})
 """Codes of warnings about what is unusual but sound; every other one is a problem."""
@@ -33,6 +40,15 @@ class Report:
     bytes: int = 0
     branches: int = 0
     contexts: int = 0
+    unit: str = "line"
+    """What an entry is there: a line, an entry file or a row."""
+    blobs: int = 0
+    """How many large outputs lie beside the entries, and were read."""
+    blob_bytes: int = 0
+    missing_blobs: list[str] = field(default_factory=list[str])
+    """Names that an entry gives, and under which there is nothing."""
+    unnamed_blobs: list[str] = field(default_factory=list[str])
+    """What is there, and no entry names: left by a write that was cancelled, say. It does no harm."""
     problems: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
     opened: bool = False
@@ -43,12 +59,13 @@ class Report:
         return not self.problems
 
 
-def run_verify(screen: Screen, given: str | None, *, root: Path | None) -> int:
+def run_verify(screen: Screen, given: str | None, *, root: str | None) -> int:
     """Check the session that ``given`` names, or all; the exit code says whether all are sound."""
-    folder = sessions_root(root)
-    places = [find_session_or_file(given, folder)] if given is not None else places_in(folder)
+    shelf = shelf_at(root)
+    places = [find_session_or_file(given, shelf)] if given is not None else places_on(shelf)
     if not places:
-        screen.note(f"there are no sessions in {folder}")
+        screen.note(f"there are no sessions in {shelf.shown}")
+    problems = anyio.run(_check_whole, screen, shelf) if given is None and places else []
     damaged: list[Report] = []
     with Progress(screen, "reading", len(places) if len(places) > 1 else None) as progress:
         for place in places:
@@ -59,7 +76,10 @@ def run_verify(screen: Screen, given: str | None, *, root: Path | None) -> int:
             if not report.ok:
                 damaged.append(report)
     if not damaged:
-        return DONE
+        if problems:
+            also = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            screen.fail(f"{shelf.shown}: {problems[0]}{also}; nothing was changed")
+        return FAILED if problems else DONE
     first = damaged[0]
     also = f" (and {len(first.problems) - 1} more)" if len(first.problems) > 1 else ""
     others = f"; {len(damaged)} of {len(places)} sessions have problems" if len(places) > 1 else ""
@@ -68,11 +88,32 @@ def run_verify(screen: Screen, given: str | None, *, root: Path | None) -> int:
     return FAILED
 
 
+async def _check_whole(screen: Screen, shelf: Shelf) -> list[str]:
+    """What is wrong with a database as a whole; told here."""
+    found: list[str] = []
+    for section in shelf.sections:
+        if not isinstance(section.repository, ChecksWhole):
+            continue
+        with Progress(screen, "reading the database"):
+            problems = await section.repository.check()
+        found += problems
+        if screen.as_json:
+            screen.show_json({"place": shelf.shown, "ok": not problems, "problems": problems})
+            continue
+        verdict = Span("damaged", "bold red") if problems else Span("ok", "green")
+        screen.show(
+            [Span(f"{shelf.shown}  ", "bold"), verdict, Span(": checked the whole, and what belongs to nothing")]
+        )
+        for problem in problems:
+            screen.show([Span("  problem: ", "red"), Span(problem)])
+    return found
+
+
 async def check(place: Place) -> Report:
     """Read everything of the session at ``place``, and try what can be tried without writing."""
-    report = Report(place.name, str(place.path.absolute()))
+    report = Report(place.name, place.where, unit=place.unit)
     try:
-        report.bytes = _size(place.path)
+        report.bytes = _size(place.path) if place.path is not None else 0
         async with open_to_read(place, on_corrupt="skip") as session:
             report.opened = True
             await _check_session(session, place, report)
@@ -86,7 +127,7 @@ async def check(place: Place) -> Report:
 async def _check_session(session: Session, place: Place, report: Report) -> None:
     for warning in session.warnings:
         (report.warnings if warning.code in HARMLESS else report.problems).append(told(warning))
-    if place.root is not None and session.id not in place.name:
+    if place.section is not None and session.id not in place.name:
         report.warnings.append(f"the header says {session.id!r}, the file is named {report.session!r}")
     tips: dict[str, None] = {}
     async for entry in all_entries(session):
@@ -96,6 +137,10 @@ async def _check_session(session: Session, place: Place, report: Report) -> None
         if entry.parent_id is not None:
             tips.pop(entry.parent_id, None)
         tips[entry.id] = None
+    lines = [line for line in session.log.index.lines if line is not None]
+    if not report.bytes:
+        report.bytes = len(session.header.to_line()) + sum(map(len, lines)) + len(lines) + 1
+    await _check_blobs(session, lines, report)
     report.branches = len(tips)
     for leaf_id in list(tips)[-CONTEXTS:]:
         try:
@@ -111,6 +156,28 @@ async def _check_session(session: Session, place: Place, report: Report) -> None
                 report.warnings.append(told(warning))
 
 
+async def _check_blobs(session: Session, lines: Sequence[bytes], report: Report) -> None:
+    """Read every blob, and compare what is there with what the entries name."""
+    store = session.storage
+    named = await run_in_worker(lambda: list(blob_names_in(lines)))
+    there = await run_in_worker(store.blob_names) if isinstance(store, BlobStore) else ()
+    for name in there:
+        try:
+            data = await run_in_worker(partial(store.read_blob, name)) if isinstance(store, BlobStore) else b""
+        except (SessionError, OSError) as error:
+            report.problems.append(f"the large output {name} cannot be read: {message(error)}")
+            continue
+        report.blobs += 1
+        report.blob_bytes += len(data)
+    report.missing_blobs = [name for name in named if name not in set(there)]
+    report.unnamed_blobs = [name for name in there if name not in set(named)]
+    report.problems += [f"the large output {name} is missing, which an entry names" for name in report.missing_blobs]
+    if report.unnamed_blobs:
+        count, first = len(report.unnamed_blobs), report.unnamed_blobs[0]
+        which = f"{first} is a large output" if count == 1 else f"{first} and {count - 1} more are large outputs"
+        report.warnings.append(f"{which} that no entry names; it does no harm")
+
+
 def _show(screen: Screen, report: Report) -> None:
     if screen.as_json:
         screen.show_json({**json_facts(report), "ok": report.ok})
@@ -119,8 +186,9 @@ def _show(screen: Screen, report: Report) -> None:
     checked = f": {report.bytes:,} bytes"
     if report.opened:
         checked = (
-            f": {report.entries:,} entries in {report.bytes:,} bytes; checked every line and every link, and the "
+            f": {report.entries:,} entries in {report.bytes:,} bytes; checked every {report.unit} and every link, and the "
             f"contexts of {report.contexts:,} of {report.branches:,} branches"
+            + (f"; read {report.blobs:,} large outputs of {report.blob_bytes:,} bytes" if report.blobs else "")
         )
     screen.show([Span(f"{report.session}  ", "bold"), verdict, Span(checked)])
     for problem in report.problems:

@@ -1,4 +1,4 @@
-"""Swap the backend: the same app, or the same test, on memory, on files and on folders."""
+"""Swap the backend: the same app, or the same test, on memory, on files, on folders and on a database."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from storage.jsonl_repository import JsonlRepository
 from storage.memory_repository import MemoryRepository
 from storage.protocols import Mode
 from storage.repository import SessionRepository
+from storage.sqlite_repository import SqliteRepository
 
-BACKENDS: Final = ("memory", "jsonl", "entry_files")
+BACKENDS: Final = ("memory", "jsonl", "entry_files", "sqlite")
 """The names of the backends, in the order of ``each_backend``."""
 
 
@@ -64,6 +65,8 @@ def backend_of(name: str, folder: str | os.PathLike[str]) -> Backend:
             return Backend(name, JsonlRepository(root))
         case "entry_files":
             return Backend(name, EntryFileRepository(root))
+        case "sqlite":
+            return Backend(name, SqliteRepository(root / "sessions.sqlite"))
         case _:
             raise ValueError(f"there is no backend {name!r}; they are {', '.join(BACKENDS)}")
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from harness.tools.changing import edit_tool, write_tool
     from harness.tools.context import ToolContext
     from harness.tools.definition import Tool, ToolOutput, as_tools, tool
+    from harness.tools.memory import memory_tool
     from harness.tools.text import MAX_RESULT_CHARACTERS, to_text
     from harness.tools.workspace import Workspace
 else:
@@ -21,6 +22,7 @@ else:
         "harness.tools.builtin": "list_tool read_tool search_tool workspace_tools",
         "harness.tools.context": "ToolContext",
         "harness.tools.definition": "Tool ToolOutput as_tools tool",
+        "harness.tools.memory": "memory_tool",
         "harness.tools.text": "MAX_RESULT_CHARACTERS to_text",
         "harness.tools.workspace": "Workspace",
     }
@@ -36,6 +38,7 @@ __all__ = [
     "bash_tool",
     "edit_tool",
     "list_tool",
+    "memory_tool",
     "read_tool",
     "search_tool",
     "to_text",

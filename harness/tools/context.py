@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 
+from harness.working_memory import WorkingMemory
 from storage.errors import ToolError
 
 
@@ -37,6 +38,8 @@ class ToolContext:
     """Stores bytes beside the record. Call ``keep`` instead: it says what is wrong where there is no such place."""
     read_blob: Callable[[str], Awaitable[bytes]] | None = None
     """Reads them back. Call ``kept`` instead."""
+    memory: WorkingMemory | None = None
+    """The working memory of the session that the call's turn runs in."""
 
     @property
     def cancelled(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -128,9 +128,13 @@ def tool(
 
 
 def as_tools(tools: Sequence[Tool | Callable[..., Any]]) -> dict[str, Tool]:
-    """Tools by name, in order; functions are made into tools. Raises ``ToolError`` where two have one name."""
+    """Tools by name, in order; functions are made into tools. Raises ``ToolError`` for no tool, and for two of one name."""
+    if not isinstance(tools, Iterable) or isinstance(tools, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ToolError(f"tools are a list of functions and Tool objects, not {tools!r:.100}; write tools=[…]")
     by_name: dict[str, Tool] = {}
     for item in tools:
+        if not callable(item) and not isinstance(item, Tool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ToolError(f"{item!r:.100} is no tool; give a typed function or a Tool")
         made = item if isinstance(item, Tool) else tool(item)
         if made.name in by_name:
             raise ToolError(f"two tools are named {made.name!r}; give one of them another name")

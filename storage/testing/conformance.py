@@ -7,21 +7,26 @@ from typing import cast
 
 import anyio
 
-from storage.testing import record_clauses, sharing_clauses, writing_clauses
+from storage.testing import blob_clauses, crash_clauses, record_clauses, sharing_clauses, writing_clauses
 from storage.testing.clause import CLAUSES, Clause
 from storage.testing.report import ClauseResult, ConformanceReport, Outcome
-from storage.testing.subject import AbilityAbsent, StorageOpener, Subject
+from storage.testing.subject import AbilityAbsent, FolderOpener, StorageOpener, Subject
 
-__all__ = ["check_storage", "record_clauses", "sharing_clauses", "writing_clauses"]
+__all__ = ["blob_clauses", "check_storage", "crash_clauses", "record_clauses", "sharing_clauses", "writing_clauses"]
 
 
-async def check_storage(opener: StorageOpener, *, seconds_per_clause: float = 60) -> ConformanceReport:
+async def check_storage(
+    opener: StorageOpener, *, in_folder: FolderOpener | None = None, seconds_per_clause: float = 60
+) -> ConformanceReport:
     """Check a backend, clause by clause, on the event loop that runs; never raises for what it finds.
 
     ``opener(name, mode)`` opens the session ``name``, and begins it if there is none; the same name gives the same
     session every time, also while it is open already (a second writer may be refused with ``SessionLockedError``). It
     returns the storage or an awaitable of it. A backend without readers raises ``NotImplementedError`` for ``"read"``.
     Each clause has sessions of its own, which are closed but not deleted.
+
+    ``in_folder(folder)`` gives such an opener for sessions whose files all lie in ``folder``, as durable as the backend
+    can be. Without it the clauses about crashes and files are absent.
 
     ::
 
@@ -32,10 +37,12 @@ async def check_storage(opener: StorageOpener, *, seconds_per_clause: float = 60
     clauses = sorted(
         CLAUSES, key=lambda clause: (clause.rule[0] != "R", int(clause.rule[1:]) if clause.rule[0] == "R" else 0)
     )
-    return ConformanceReport([await _check(clause, Subject(opener), seconds_per_clause) for clause in clauses])
+    results = [await check_clause(clause, Subject(opener, in_folder), seconds_per_clause) for clause in clauses]
+    return ConformanceReport(results)
 
 
-async def _check(clause: Clause, subject: Subject, seconds: float) -> ClauseResult:
+async def check_clause(clause: Clause, subject: Subject, seconds: float) -> ClauseResult:
+    """Check one clause, and close what it left open."""
     outcome: Outcome = "passed"
     detail = ""
     place = ""
@@ -59,7 +66,7 @@ def _describe(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, BaseExceptionGroup):
         inside = cast("BaseExceptionGroup[BaseException]", error).exceptions
-        return _describe(inside[0]) if len(inside) == 1 else text
+        return _describe(inside[0])  # what several tasks met is mostly one and the same
     return str(error) if isinstance(error, AssertionError) else text
 
 

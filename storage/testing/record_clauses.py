@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableSequence, Sequence
+
 from storage.decode import parse_record
 from storage.entries import CustomEntry, LeafEntry, MessageEntry, UnknownEntry
+from storage.errors import StaleSessionError
 from storage.event_loops import run_in_worker
 from storage.identifiers import new_id
 from storage.messages import UserMessage
+from storage.protocols import Record
 from storage.testing.clause import clause
 from storage.testing.subject import Subject, chain, expect, record
 
@@ -142,6 +146,69 @@ async def foreign_lines_stay(subject: Subject) -> None:
     expect(found.data == line, "its bytes were changed")
 
 
+@clause("R1", "what was committed stays as it was, whatever is committed or refused after it")
+async def nothing_is_changed_later(subject: Subject) -> None:
+    storage = await subject.storage()
+    records = chain(6)
+    for seq, item in enumerate(records):
+        await subject.commit(storage, item)
+        try:
+            await subject.commit(storage, record(seq, "refused"))
+        except StaleSessionError:
+            pass
+        found = [one.data for one in await run_in_worker(storage.read)]
+        expect(found == [one.data for one in records[: seq + 1]], f"after commit number {seq + 1} it holds other bytes")
+
+
+@clause("R2", "pages of any size give the whole, also while more is added")
+async def pages_make_the_whole(subject: Subject) -> None:
+    storage = await subject.storage()
+    records = chain(520)
+    await subject.commit(storage, *records[:500])
+    for size in (1, 7, 256, 499, 500, 501):
+        found: list[Record] = []
+
+        def next_page(size: int = size, found: list[Record] = found) -> Sequence[Record]:
+            return storage.read(after_seq=len(found) - 1, limit=size)
+
+        while page := await run_in_worker(next_page):
+            expect(len(page) <= size, f"a page of {size} has {len(page)} records")
+            found += page
+            if size == 256 and len(found) == 256:
+                await subject.commit(storage, *records[500:])
+        whole = records[:500] if size < 256 else records
+        expect([one.data for one in found] == [one.data for one in whole], f"pages of {size} do not make the whole")
+
+
+@clause("R4", "members and message roles that we do not know are kept")
+async def unknown_members_stay(subject: Subject) -> None:
+    storage = await subject.storage()
+    line = (
+        f'{{"seq":0,"type":"message","id":"{new_id()}","parentId":null,"timestamp":"2026-01-01T00:00:00.000Z",'
+        '"message":{"role":"user","content":"hello","timestamp":0,"newInside":[null,{"a_b":1}]},"newOutside":null}'
+    ).encode()
+    strange = line.replace(b'"seq":0', b'"seq":1').replace(b'"role":"user"', b'"role":"oracle"')
+    records = [parse_record(line, 0), parse_record(strange.replace(b'"id":"', b'"id":"x'), 1)]
+    await subject.commit(storage, *records)
+    await run_in_worker(storage.close)
+    log = await subject.log()
+    entry = await log.entry(records[0].id)
+    extra = entry.message.model_extra or {} if isinstance(entry, MessageEntry) else {}
+    expect(extra.get("newInside") == [None, {"a_b": 1}], "a message's unknown member was changed")
+    expect((entry.model_extra or {}).get("newOutside", "") is None, "an entry's unknown member was left out")
+    expect(log.index.line(1) == records[1].data, "a message of an unknown role was changed")
+
+
+@clause("R5", "half characters become U+FFFD, and null stays null, the same in every backend")
+async def lone_surrogates_are_replaced(subject: Subject) -> None:
+    log = await subject.log()
+    entry_id = await log.append(CustomEntry(custom_type="x\ud83d", data={"text": "\udc88", "nothing": None}))
+    await log.aclose()
+    entry = await (await subject.log()).entry(entry_id)
+    kept = isinstance(entry, CustomEntry) and (entry.custom_type, entry.data)
+    expect(kept == ("x\ufffd", {"text": "\ufffd", "nothing": None}), f"it came back as {kept!r:.80}")
+
+
 @clause("R11", "what a read returns shares nothing with the store")
 async def reads_are_isolated(subject: Subject) -> None:
     log = await subject.log()
@@ -151,6 +218,25 @@ async def reads_are_isolated(subject: Subject) -> None:
         entry.data["list"].append(2)
     again = await log.entry(entry_id)
     expect(isinstance(again, CustomEntry) and again.data == {"list": [1]}, "a change to what was read is in the store")
+    await log.aclose()
+    storage = await subject.storage()
+    given = await run_in_worker(storage.read)
+    if isinstance(given, MutableSequence):
+        given.clear()
+    found = await run_in_worker(storage.read)
+    expect([item.id for item in found] == [entry_id], "what read gave is the store's own list")
+
+
+@clause("R17", "a record of megabytes, and a batch of hundreds, come back whole")
+async def large_records_come_back(subject: Subject) -> None:
+    storage = await subject.storage()
+    large = record(0, "0123456789abcdef" * 350_000)
+    many = chain(300, start=1, parent=large.id)
+    await subject.commit(storage, large)
+    await subject.commit(storage, *many)
+    await run_in_worker(storage.close)
+    found = await subject.read_all()
+    expect([item.data for item in found] == [item.data for item in (large, *many)], "something was cut or changed")
 
 
 @clause("R17", "records are given as bytes, not as views of a buffer that changes")

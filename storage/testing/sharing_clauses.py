@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import anyio
+import anyio.lowlevel
+
 from storage.errors import SessionLockedError, SessionNotFoundError, StaleSessionError
 from storage.event_loops import run_in_worker
-from storage.identifiers import new_id
 from storage.messages import UserMessage
-from storage.protocols import BlobStore, Deletable, PathReader
+from storage.protocols import Deletable, PathReader
 from storage.testing.clause import clause
 from storage.testing.subject import AbilityAbsent, Subject, chain, expect, record
 
@@ -37,6 +39,47 @@ async def one_writer(subject: Subject) -> None:
     expect(False, "two writers took the same place")
 
 
+@clause("R12", "who holds a session is named to a second writer")
+async def the_owner_is_named(subject: Subject) -> None:
+    await subject.storage()
+    try:
+        await subject.storage()
+    except SessionLockedError as error:
+        expect(error.details.get("owner"), "SessionLockedError.details has no 'owner'")
+        return
+    raise AbilityAbsent("it lets several writers open a session, and compares when they commit")
+
+
+@clause("R12", "two writers that fight for a session lose nothing that was acknowledged to either")
+async def writers_fight(subject: Subject) -> None:
+    acknowledged: dict[str, list[str]] = {"one": [], "two": []}
+
+    async def fight(who: str) -> None:
+        while len(acknowledged[who]) < 12:
+            try:
+                log = await subject.log()
+            except SessionLockedError:
+                await anyio.sleep(0.001)
+                continue
+            try:
+                for _ in range(3):
+                    acknowledged[who].append(await log.append_message(UserMessage(content=who)))
+                    await anyio.lowlevel.checkpoint()
+            except StaleSessionError:
+                pass  # the other one was quicker; what was acknowledged before stays
+            await subject.give_up(log)
+
+    async with anyio.create_task_group() as group:
+        for who in acknowledged:
+            group.start_soon(fight, who)
+    found = await subject.read_all()
+    ids = [item.id for item in found]
+    for who, expected in acknowledged.items():
+        expect([one for one in ids if one in expected] == expected, f"writer {who} lost entries, or their order")
+    expect(len(ids) == sum(map(len, acknowledged.values())), "entries are there that nobody was told of, or twice")
+    expect([item.seq for item in found] == list(range(len(found))), "two entries took the same place")
+
+
 @clause("R12", "a writer that was closed does not keep the next one out")
 async def writers_follow_each_other(subject: Subject) -> None:
     for number in range(3):
@@ -60,6 +103,37 @@ async def readers_see_what_is_added(subject: Subject) -> None:
     expect(len(reader.index) == 701, f"the reader sees {len(reader.index)} entries, not 701")
     await reader.refresh()
     expect(len(reader.index) == 701, "refreshed once more, it sees entries twice")
+
+
+@clause("R12", "a reader that follows a writer sees each entry once, in order, and nothing half")
+async def readers_follow(subject: Subject) -> None:
+    writer = await subject.log()
+    await writer.append_message(UserMessage(content="first"))
+    reader = await subject.log("read")
+    seen: list[str] = []
+    done = anyio.Event()
+
+    async def write() -> None:
+        for number in range(60):
+            await writer.append_message(UserMessage(content=f"{number} " + "x" * 3000))
+        done.set()
+
+    async def follow() -> None:
+        while True:
+            last = done.is_set()
+            await reader.refresh()
+            seen.extend(entry.id for entry in await reader.entries(after_seq=len(seen) - 1))
+            if last:
+                return
+            await anyio.sleep(0.001)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(write)
+        group.start_soon(follow)
+    written = [entry.id for entry in await writer.entries()]
+    expect(
+        seen == written, f"the reader saw {len(seen)} entries, or their order, other than the {len(written)} written"
+    )
 
 
 @clause("R12", "a reader commits nothing")
@@ -112,18 +186,3 @@ async def paths_are_read_alone(subject: Subject) -> None:
     await subject.commit(storage, *records, branch)
     found = await run_in_worker(lambda: cast("Any", storage).read_path(branch.id))
     expect([item.id for item in found] == [records[0].id, records[1].id, branch.id], "it is another path")
-
-
-@clause("blobs", "a large output that was stored comes back")
-async def blobs_come_back(subject: Subject) -> None:
-    storage = await subject.storage()
-    if not isinstance(storage, BlobStore):
-        raise AbilityAbsent("it has no write_blob() and read_blob()")
-    name, data = new_id(), bytes(range(256)) * 1000
-    await run_in_worker(lambda: storage.write_blob(name, data))
-    expect(await run_in_worker(lambda: storage.read_blob(name)) == data, "it came back changed")
-    try:
-        await run_in_worker(lambda: storage.read_blob(new_id()))
-    except LookupError:
-        return
-    expect(False, "a blob that is not there was read")

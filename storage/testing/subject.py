@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 
 from storage.decode import parse_record
 from storage.entries import iso_timestamp
 from storage.entry_log import EntryLog
+from storage.errors import StorageError
 from storage.event_loops import run_in_worker
 from storage.identifiers import new_id
 from storage.protocols import Mode, Record, SessionStorage
@@ -17,6 +20,10 @@ StorageOpener = Callable[[str, Mode], SessionStorage | Awaitable[SessionStorage]
 
 ``mode="read"`` is asked only for sessions that exist; a backend that has no readers raises ``NotImplementedError`` then.
 """
+
+
+FolderOpener = Callable[[str], StorageOpener]
+"""Gives an opener for sessions all of whose files lie in a folder, as durable as the backend can be."""
 
 
 class ClauseError(AssertionError):
@@ -38,11 +45,14 @@ class Subject:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, opener: StorageOpener) -> None:
-        """``opener`` as ``check_storage`` was given it."""
+    def __init__(self, opener: StorageOpener, in_folder: FolderOpener | None = None) -> None:
+        """``opener`` and ``in_folder`` as ``check_storage`` was given them."""
         self._opener = opener
+        self._in_folder = in_folder
+        self._folders = ExitStack()
         self._storages: list[SessionStorage] = []
         self._logs: list[EntryLog] = []
+        self._inside: list[Subject] = []
         self.name: str = f"conformance-{new_id()}-{next(self._numbers)}"
         """The name of this clause's session."""
 
@@ -79,12 +89,40 @@ class Subject:
         await run_in_worker(storage.close)
         return records
 
+    def folder(self) -> str:
+        """A new empty folder, for ``within``. Raises ``AbilityAbsent`` if nothing can be opened in one."""
+        if self._in_folder is None:
+            raise AbilityAbsent("no in_folder was given, so its files cannot be copied or looked at")
+        return self._folders.enter_context(tempfile.TemporaryDirectory(prefix="conformance-"))
+
+    def within(self, folder: str) -> Subject:
+        """The same clause's sessions in that folder, for the storages that are opened there; ``close`` closes them."""
+        if self._in_folder is None:
+            raise AbilityAbsent("no in_folder was given, so its files cannot be copied or looked at")
+        inside = Subject(self._in_folder(folder))
+        inside.name = "session"
+        self._inside.append(inside)
+        return inside
+
+    async def give_up(self, log: EntryLog) -> None:
+        """Close a log that failed, or not: for who goes on with another one."""
+        self._logs.remove(log)
+        try:
+            await log.aclose()
+        except StorageError:
+            pass  # who waited for the write was told
+
     async def close(self) -> None:
-        """Close all logs and storages."""
+        """Close all logs and storages, and remove the folders."""
+        for inside in self._inside:
+            await inside.close()
         for log in self._logs:
             await log.aclose()
         for storage in self._storages:
             await run_in_worker(storage.close)
+        self._logs.clear()
+        self._storages.clear()
+        await run_in_worker(self._folders.close)
 
 
 def record(seq: int, text: str = "hello", *, parent: str | None = None) -> Record:

@@ -16,6 +16,7 @@ from storage.pending_write import PendingWrite
 from storage.protocols import Record
 from storage.testing.clause import clause
 from storage.testing.faulty_storage import FaultyStorage
+from storage.testing.native_cancelling import cancelled_natively
 from storage.testing.subject import Subject, chain, expect, record
 
 
@@ -44,7 +45,10 @@ async def snapshots_are_taken_at_the_call(subject: Subject) -> None:
     message = UserMessage(content="before")
     write = log.append_message(message)
     message.content = "after"
-    entry = await log.entry(await write)
+    entry_id = write.entry_id
+    expect(await write == entry_id == await write, "its id is another one when it is awaited")
+    await log.aclose()
+    entry = await (await subject.log()).entry(entry_id)
     expect(isinstance(entry, MessageEntry) and entry.message.text == "before", "a later change was stored")
 
 
@@ -119,6 +123,23 @@ async def cancellation_tears_nothing(subject: Subject) -> None:
     expect(found == [*called, last], "a queued entry was lost, written twice, or written out of order")
 
 
+@clause("R8", "tasks that the event loop itself cancels lose nothing and tear nothing")
+async def native_cancellation_tears_nothing(subject: Subject) -> None:
+    faulty = FaultyStorage(await subject.storage())
+    faulty.slow_down("commit", 0.002)
+    log = await EntryLog.open(faulty)
+    called: list[str] = []
+    for delay in (0, 0.0005, 0.001, 0.002, 0.003):
+        writes = [log.append_message(UserMessage(content=f"cancelled after {delay} s")) for _ in range(3)]
+        called += [write.entry_id for write in writes]
+        await cancelled_natively(writes[-1].wait, delay)
+    last = await log.append_message(UserMessage(content="last"))
+    await log.aclose()
+    expect(not faulty.overlaps, "the storage was called while another call was running")
+    found = [item.id for item in await subject.read_all()]
+    expect(found == [*called, last], "a queued entry was lost, written twice, or written out of order")
+
+
 @clause("R9", "what was acknowledged is there for others before anything is closed")
 async def acknowledged_is_committed(subject: Subject) -> None:
     log = await subject.log()
@@ -165,6 +186,19 @@ async def wrong_places_are_refused(subject: Subject) -> None:
     expect([item.data for item in found] == [item.data for item in kept], "something was written")
 
 
+@clause("R10", "an empty commit writes nothing, and the next one goes on")
+async def empty_commits_do_nothing(subject: Subject) -> None:
+    storage = await subject.storage()
+    records = chain(2)
+    for item in records:
+        await subject.commit(storage)
+        await subject.commit(storage, item)
+    await subject.commit(storage)
+    await run_in_worker(storage.close)
+    found = await subject.read_all()
+    expect([item.data for item in found] == [item.data for item in records], "an empty commit left something")
+
+
 @clause("R10", "a closed storage takes nothing, and can be closed again")
 async def closed_is_closed(subject: Subject) -> None:
     storage = await subject.storage()
@@ -184,9 +218,12 @@ async def closed_is_closed(subject: Subject) -> None:
 async def unsafe_ids_are_refused(subject: Subject) -> None:
     log = await subject.log()
     if not log.storage.info.ids_are_file_names:
-        entry = CustomEntry(custom_type="x", id="../odd id/\n")
-        await log.append(entry)
-        expect((await log.entry(entry.id)).id == entry.id, "an id with odd characters was changed")
+        ids = ["../odd id/\n", "x" * 129, "漢" * 90, "con", "CON"]
+        for entry_id in ids:
+            await log.append(CustomEntry(custom_type="x", id=entry_id))
+        await log.aclose()
+        found = await subject.read_all()
+        expect([item.id for item in found] == ids, "an id with odd characters was changed")
         return
     for entry_id in ("../x", "/tmp/x", "a\\b", ".", "..", "a..b", " ", "x\0y", "x" * 129, "漢" * 90, "x."):
         try:

@@ -14,8 +14,9 @@ from harness.hooks import CallFacts, Hook
 from harness.session import Session
 from harness.testing import ScriptedModel, tool_call
 from harness.tools import tool, workspace_tools
-from storage.entries import ApprovalRequestedEntry, ApprovalResolvedEntry
+from storage.entries import ApprovalRequestedEntry, ApprovalResolvedEntry, MessageEntry, ToolStartEntry, TurnStartEntry
 from storage.errors import PendingCallError
+from storage.messages import AssistantMessage, ToolCall, UserMessage
 from tests.agent.agents import check_well_formed, history
 from tests.agent.approving import Person, short_approvals
 
@@ -87,3 +88,47 @@ async def test_other_arguments_are_asked_about_anew(session: Session) -> None:
     assert short_approvals(entries) == ["requested c1", "cancelled c1", "requested c1", "approved c1", "start c1"]
     questions = [entry.arguments for entry in entries if isinstance(entry, ApprovalRequestedEntry)]
     assert questions == [{"to": "Ann"}, {"to": "Bob"}]
+
+
+async def test_what_an_app_said_before_the_question(session: Session) -> None:
+    """A message that was appended while the turn still ran does not leave it behind: it can be resumed, and be closed."""
+
+    @tool
+    async def look() -> str:
+        await session.append_message(UserMessage(content="By the way."))
+        return "seen"
+
+    calls = [tool_call("look", "c0")], [tool_call("send", "c1", to="Ann")], "Done."
+    model = ScriptedModel([*calls, *calls])
+    person = Person(Decision.later(), Decision.approve(), Decision.later())
+    harness = AgentHarness(session, model, tools=[look, send], approve=person)
+    with pytest.raises(PendingCallError):
+        await harness.prompt("Go")
+    with pytest.raises(PendingCallError):
+        await harness.prompt("Something else")
+    assert (await harness.resume()).text == "Done."
+    with pytest.raises(PendingCallError):
+        await harness.prompt("Go")
+    await harness.abort()
+    assert (await history(session))[-1] == "turn_end 2 cancelled"
+    check_well_formed(await session.entries())
+
+
+async def test_a_crash_after_an_app_said_something(session: Session) -> None:
+    """The same for a turn that was killed: what it wrote after the message shows that it still ran then."""
+    call = ToolCall(id="c1", name="send", arguments={})
+    for entry in (
+        TurnStartEntry(turn=1),
+        MessageEntry(message=UserMessage(content="Go")),
+        MessageEntry(message=UserMessage(content="By the way.")),
+        MessageEntry(message=AssistantMessage(content=[call])),
+        ToolStartEntry(call_id="c1", name="send", arguments={}, idempotency_key="k"),
+    ):
+        await session.append_entry(entry)
+    await session.recover()
+    assert (await history(session))[-1] == "turn_end 1 interrupted"
+    await session.append_entry(TurnStartEntry(turn=2))
+    await session.append_message(UserMessage(content="Go"))
+    await session.append_entry(ToolStartEntry(call_id="c2", name="send", arguments={}, idempotency_key="k"))
+    await session.append_message(UserMessage(content="I went on without it."))
+    assert await session.recover() == []

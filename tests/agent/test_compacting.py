@@ -109,7 +109,7 @@ async def test_large_results_are_shortened_first(chat: Session) -> None:
     with ScriptedServer(answering(answer), context_window=8_192) as server:  # pyright: ignore[reportArgumentType]
         model = model_at(server, 8_192)
         harness = AgentHarness(chat, model, tools=[look])
-        for number in range(6):
+        for number in range(5):
             await harness.prompt(f"Look, {number}.")
         await check_rebuilt(chat, server, model)
         broken = broken_prefixes(conversation(server))

@@ -76,7 +76,7 @@ async def test_a_summariser_that_fails(name: str, chat: Session, place: Path) ->
         entries = await chat.entries()
         check_well_formed(entries)
         assert compactions(entries) == []
-        assert len(server.requests) <= 31  # cut by the estimate alone, one may be too long; from that it learns
+        assert len(server.requests) == 30
         assert {event.failure for event in hook.told if event.__class__.__name__ == "CompactionFailed"} == {reason}
         assert len(hook.told) == 2 * len(summarizer.requests)
         assert 2 <= len(summarizer.requests) <= 6

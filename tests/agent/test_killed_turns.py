@@ -1,4 +1,4 @@
-"""A hundred SIGKILLs in turns with three parallel tools: recovery says the truth about each call (R24)."""
+"""More than a hundred SIGKILLs in turns with three tools: recovery says the truth about each call (R24)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-KILLS = 100
+KILLS = 120
+"""A hundred with three parallel tools, and twenty in which the same tools run one after the other."""
 
 pytestmark = [pytest.mark.heavy, pytest.mark.skipif(sys.platform == "win32", reason="forks")]
 
@@ -33,4 +34,4 @@ def test_recovery_says_the_truth_about_each_call(tmp_path: Path) -> None:
     assert counts["interrupted"] >= KILLS / 2
     assert counts["ran"] >= KILLS
     assert counts["unknown"] + counts["unknown, and it had ended"] >= KILLS / 5
-    assert counts["not started"] >= 1
+    assert counts.get("not started", 0) >= 1

@@ -6,14 +6,24 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 import pytest
 
 from harness.agent import AgentHarness
-from harness.events import AgentEvent, TurnEnded
+from harness.events import AgentEvent, ToolFinished, ToolProgress, TurnEnded
 from harness.hooks import Hook, TurnFacts, TurnOutcome
 from harness.session import Session
 from harness.testing import ScriptedModel, tool_call
-from storage.errors import BusyError, HookError, InvalidEntryError, TurnAbortedError
+from harness.tools import ToolContext
+from storage.errors import (
+    BusyError,
+    HookError,
+    InvalidEntryError,
+    ModelError,
+    ToolError,
+    TurnAbortedError,
+    WrongEventLoopError,
+)
 from storage.memory import MemoryStorage
 from tests.agent.agents import check_well_formed, history, results
 
@@ -83,6 +93,24 @@ async def test_what_cannot_be_changed_says_so(session: Session) -> None:
     assert (harness.system_prompt, harness.settings.max_steps) == ("Be brief.", 50)
 
 
+async def test_a_name_is_no_model(session: Session) -> None:
+    """As other libraries take it: refused with what to write."""
+    name: Any = "gpt-5-mini"
+    with pytest.raises(ModelError, match="OpenAIChatModel"):
+        AgentHarness(session, name)
+    harness = AgentHarness(session, ScriptedModel(["Hello."]))
+    with pytest.raises(ModelError, match="OpenAIChatModel"):
+        await harness.set_model(name)
+    assert (await harness.prompt("Hi")).text == "Hello."
+
+
+@pytest.mark.parametrize("tools", [failing, "failing", [None], [failing, 3], ["failing"]])
+async def test_what_is_no_tool(session: Session, tools: Any) -> None:
+    """A tool without its list, or something else in it, is named."""
+    with pytest.raises(ToolError, match=r"tools=\[…\]|is no tool"):
+        AgentHarness(session, ScriptedModel([]), tools=tools)
+
+
 @pytest.mark.parametrize("hook", [Watching, object(), None])
 async def test_what_is_no_hook(session: Session, hook: Any) -> None:
     """A class in place of an object, or anything else: refused at once, not in the middle of a turn."""
@@ -108,6 +136,24 @@ async def test_what_is_no_error_comes_out_as_it_is(session: Session, way: str) -
     assert (await history(session))[-1] == "turn_end 1 cancelled"
     assert (await harness.prompt("Again")).text == "Fine."
     check_well_formed(await session.entries())
+
+
+async def test_lines_of_progress_come_before_their_tool_has_finished(session: Session) -> None:
+    """Also where a tool says many at once and is done: those that are told are told before its end."""
+
+    async def busy(context: ToolContext) -> str:
+        for number in range(20):
+            context.progress(f"line {number}")
+        return "Done."
+
+    calls = [tool_call("busy", "a"), tool_call("busy", "b")]
+    harness = AgentHarness(session, ScriptedModel([calls, "Fine."]), tools=[busy])
+    told: dict[str, list[str]] = {"a": [], "b": []}
+    async with harness.stream("Go") as events:
+        async for event in events:
+            if isinstance(event, ToolProgress | ToolFinished):
+                told[event.call.id].append(event.message if isinstance(event, ToolProgress) else "end")
+    assert told["a"] == told["b"] == [*(f"line {number}" for number in range(20)), "end"]
 
 
 async def test_an_agent_in_a_tool_of_an_agent(session: Session) -> None:
@@ -167,3 +213,35 @@ async def test_what_is_recorded_as_completed_is_told_so(plain: bool) -> None:
             if step > 20 and (outcome, end) == ("Hello.", "turn_end 1 completed"):
                 break
     assert len(outcomes) > 1
+
+
+async def test_a_harness_of_another_event_loop(session: Session) -> None:
+    """From a thread with a loop of its own, of either kind, every call is refused by type, and the running turn goes on."""
+    go = anyio.Event()
+
+    async def waiting() -> str:
+        await go.wait()
+        return "Done."
+
+    model = ScriptedModel([tool_call("waiting", "a"), "Fine."])
+    harness = AgentHarness(session, model, tools=[waiting])
+    refused: list[str] = []
+
+    async def elsewhere() -> None:
+        calls = harness.prompt, harness.abort, harness.wait_for_idle, harness.set_thinking_level, harness.resume
+        for call in calls:
+            try:
+                await call(*(["low"] if call in (harness.prompt, harness.set_thinking_level) else []))
+            except WrongEventLoopError:
+                refused.append(call.__name__)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(harness.prompt, "Go")
+        while "tool_start a" not in await history(session):
+            await anyio.sleep(0.002)
+        for backend in ("asyncio", "trio"):
+            await anyio.to_thread.run_sync(lambda name=backend: anyio.run(elsewhere, backend=name))
+        assert harness.is_running
+        go.set()
+    assert refused == ["prompt", "abort", "wait_for_idle", "set_thinking_level", "resume"] * 2
+    assert (await history(session))[-1] == "turn_end 1 completed"

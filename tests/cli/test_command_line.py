@@ -79,7 +79,7 @@ def test_help_imports_no_command(command: Command) -> None:
         "import sys, harness; before = set(sys.modules)\n"
         "from harness.cli import main; main(['--help'])\n"
         "needless = ('prompt_toolkit', 'platformdirs', 'anyio.from_thread', 'harness.agent', 'harness.cli.', 'rich.')\n"
-        "names = 'application changing_commands failures looking_commands options plain_text running screen shelf'\n"
+        "names = 'application changing_commands failures looking_commands options places plain_text running screen'\n"
         "known = {'harness.cli.' + name for name in names.split()}\n"
         "new = [name for name in set(sys.modules) - before - known if name.startswith(needless)]\n"
         "print(sorted(new), file=sys.stderr)"

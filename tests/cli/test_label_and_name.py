@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.cli.shelf import Place
+from harness.cli.places import kind_of_place
+from harness.cli.shelf import find_on
 from tests.cli.conftest import CORRUPT, Command
 from tests.cli.made_sessions import make_tree
 
@@ -87,7 +88,7 @@ def test_while_another_program_writes(command: Command) -> None:
     make_tree(command.root)
 
     async def hold() -> None:
-        place = Place("tree-1", command.root / "tree-1.jsonl", command.root)
+        place = await find_on("tree-1", kind_of_place(str(command.root)))
         async with Session.open(storage_at(place, mode="write")):
             for arguments in (
                 ("name", "tree-1", "x"),

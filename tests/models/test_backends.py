@@ -54,7 +54,7 @@ def test_fixtures_run_a_test_everywhere(tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "9 passed" in ran.stdout
+    assert "12 passed" in ran.stdout
 
 
 async def test_each_backend_is_empty_and_remembers(tmp_path: Path) -> None:
@@ -84,5 +84,5 @@ async def test_a_fork_goes_to_the_same_shelf(tmp_path: Path) -> None:
 def test_there_is_no_other(tmp_path: Path) -> None:
     """A name that is none is told with those that are."""
     assert isinstance(backend_of("memory", tmp_path), Backend)
-    with pytest.raises(ValueError, match="memory, jsonl, entry_files"):
+    with pytest.raises(ValueError, match="memory, jsonl, entry_files, sqlite"):
         backend_of("tape", tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import EntryFileStorage, JsonlStorage, MemoryStorage, Session, SessionStorage, TextContent
+from harness import EntryFileStorage, JsonlStorage, MemoryStorage, Session, SessionStorage, SqliteStorage, TextContent
 from tests.properties.growing import grow, learn_placeholder, plain_of, raw_entries
 from tests.properties.judging import Judge
 from tests.properties.profiles import LARGE, MAXIMUM_STEPS, TIMEOUT_SECONDS, examples
@@ -23,7 +23,7 @@ from tests.properties.wire import Json
 LOOPS = pytest.mark.parametrize("loop", ["asyncio", "trio"])
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 BUDGETS_FOR = 8 if LARGE else 3
-Backend = Literal["memory", "jsonl", "entry files"]
+Backend = Literal["memory", "jsonl", "entry files", "sqlite"]
 
 
 @functools.cache
@@ -42,6 +42,8 @@ async def create(backend: Backend, folder: Path, name: str, **given_: Any) -> Se
         return await MemoryStorage.create(**given_)
     if backend == "jsonl":
         return await JsonlStorage.create(folder / f"{name}.jsonl", durability="os", **given_)
+    if backend == "sqlite":  # all of a test in one file, where forks share
+        return await SqliteStorage.create(folder / "all.sqlite", session_id=name, durability="os", **given_)
     return await EntryFileStorage.create(folder / name, durability="os", **given_)
 
 
@@ -51,6 +53,8 @@ async def reopen(backend: Backend, folder: Path, name: str, storage: SessionStor
         return await MemoryStorage.open(storage)
     if backend == "jsonl":
         return await JsonlStorage.open(folder / f"{name}.jsonl")
+    if backend == "sqlite":
+        return await SqliteStorage.open(folder / "all.sqlite", session_id=name)
     return await EntryFileStorage.open(folder / name)
 
 
@@ -107,7 +111,10 @@ def before(path: list[Json]) -> str | None:
 
 
 @LOOPS
-@pytest.mark.parametrize(("source", "target"), [("memory", "jsonl"), ("jsonl", "memory"), ("jsonl", "entry files")])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("memory", "jsonl"), ("jsonl", "memory"), ("jsonl", "entry files"), ("sqlite", "sqlite")],
+)
 @examples(40)
 @given(
     steps=conversations(max_steps=MAXIMUM_STEPS),

@@ -16,7 +16,7 @@ from typing import Any
 
 import anyio
 
-from storage import EntryFileStorage, EntryLog, JsonlStorage, PendingWrite, StorageError, UserMessage
+from storage import EntryFileStorage, EntryLog, JsonlStorage, PendingWrite, SqliteStorage, StorageError, UserMessage
 
 SIZE = 900
 COUNT = 40
@@ -24,6 +24,8 @@ COUNT = 40
 
 def backend(path: str) -> Any:
     """The storage class for a path."""
+    if path.endswith(".sqlite"):
+        return SqliteStorage
     return JsonlStorage if path.endswith(".jsonl") else EntryFileStorage
 
 
@@ -70,7 +72,7 @@ async def disk(path: str) -> dict[str, Any]:
     await log.aclose()
     try:
         fill(folder, leave=0)
-        await backend(path).create(f"{path}2.jsonl" if path.endswith(".jsonl") else f"{path}2")
+        await backend(path).create(f"{path}2{Path(path).suffix}")
         created = "made"
     except StorageError:
         created = "refused"

@@ -6,18 +6,36 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.places import PLACES, EntryFilePlace, JsonlPlace, Place, place
+from tests.storage.places import PLACES, EntryFilePlace, JsonlPlace, Place, PostgresPlace, place
 
 
 @pytest.fixture(params=PLACES)
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A place for a session, of each backend in turn."""
-    return place(request.param, tmp_path)
+    return _place(request, tmp_path)
 
 
 @pytest.fixture(params=PLACES[1:])
 def on_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A place on disk, of each backend in turn."""
+    return _place(request, tmp_path)
+
+
+def _place(request: pytest.FixtureRequest, folder: Path) -> Place:
+    if request.param == "postgres":  # the server is started only for who needs it
+        return PostgresPlace(request.getfixturevalue("postgres_server").dsn())
+    return place(request.param, folder)
+
+
+@pytest.fixture(params=["jsonl", "entry files", "sqlite"])
+def in_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A place whose files can be removed, of each backend in turn."""
+    return place(request.param, tmp_path)
+
+
+@pytest.fixture(params=["jsonl", "entry files"])
+def in_files(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A place in files of ours, with a file layer that can be watched and broken; of each backend in turn."""
     return place(request.param, tmp_path)
 
 

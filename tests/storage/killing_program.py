@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import anyio
 
-from storage import EntryFileStorage, EntryLog, JsonlStorage, PendingWrite, UserMessage
+from storage import EntryFileStorage, EntryLog, JsonlStorage, PendingWrite, SqliteStorage, UserMessage
 
 for _loop in ("asyncio", "trio"):
     importlib.import_module(f"anyio._backends._{_loop}")  # so that no child has to
@@ -32,9 +32,34 @@ KINDS = {"small": (100, 1), "side by side": (300, 6), "large": (60_000, 4)}
 """Bytes of a message, and how many are called side by side."""
 
 
+SUFFIXES = {"jsonl": ".jsonl", "entry files": "", "sqlite": ".sqlite", "postgres": ".postgres"}
+
+
+class InPostgres:
+    """Sessions of the database that ``POSTGRES`` in the environment names, by the path that a file would have."""
+
+    @staticmethod
+    async def open(path: Path, **options: Any) -> Any:
+        from storage import PostgresStorage
+
+        return await PostgresStorage.open(os.environ["POSTGRES"], session_id=session_id_for(path), **options)
+
+    @staticmethod
+    async def open_or_create(path: Path, **options: Any) -> Any:
+        from storage import PostgresStorage
+
+        return await PostgresStorage.open_or_create(os.environ["POSTGRES"], session_id=session_id_for(path), **options)
+
+
+def session_id_for(path: Path) -> str:
+    """A session's id."""
+    return f"{path.parent.name}-{path.stem}"
+
+
 def storage_at(path: Path) -> Any:
     """The backend for a path."""
-    return JsonlStorage if path.suffix else EntryFileStorage
+    backends = {".jsonl": JsonlStorage, ".sqlite": SqliteStorage, ".postgres": InPostgres}
+    return backends.get(path.suffix, EntryFileStorage)
 
 
 def in_child(work: Callable[[int], object]) -> tuple[int, int]:
@@ -123,13 +148,15 @@ def read_until_killed(child: int, pipe: int, seconds: float, wait_for_first: boo
 
 def main(backend: str, folder: str, rounds: int, seed: int) -> None:
     """Kill ``rounds`` writers."""
+    if backend == "postgres":
+        importlib.import_module("storage.postgres")
     chooser = random.Random(seed)
     counts = {"kills": 0, "with writes under way": 0, "acknowledged": 0, "repaired": 0}
     path = Path(folder)
     acknowledged: list[str] = []
     for number in range(rounds):
         if number % ROUNDS_PER_SESSION == 0:
-            path = Path(folder, f"{number}.jsonl" if backend == "jsonl" else f"{number}")
+            path = Path(folder, f"{number}{SUFFIXES[backend]}")
             acknowledged = []
         loop = chooser.choice(("asyncio", "trio"))
         kind = chooser.choice(("small", "side by side", "large"))

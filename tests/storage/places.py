@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import warnings
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -18,8 +19,12 @@ from storage import (
     JsonlStorage,
     Memory,
     MemoryStorage,
+    PostgresRepository,
+    PostgresStorage,
     SessionStorage,
+    SqliteStorage,
     UserMessage,
+    new_id,
 )
 
 Json = dict[str, Any]
@@ -42,6 +47,16 @@ class Place(ABC):
     @abstractmethod
     def lines(self) -> list[bytes]:
         """The committed lines as they lie there, in order, without the header."""
+
+    def another(self, number: int) -> Place:
+        """Another place of the same kind, of that number."""
+        folder = self.path.parent / f"again{number}"  # pyright: ignore[reportAttributeAccessIssue]
+        folder.mkdir()
+        return type(self)(folder)  # pyright: ignore[reportCallIssue]
+
+    def address(self) -> list[str]:
+        """How another process finds it."""
+        return [str(self.path)]  # pyright: ignore[reportAttributeAccessIssue]
 
     def entries(self) -> list[Json]:
         """The committed lines, parsed."""
@@ -73,6 +88,9 @@ class MemoryPlace(Place):
     async def open(self, **options: Any) -> SessionStorage:
         assert self.memory is not None
         return await MemoryStorage.open(self.memory, **options)
+
+    def another(self, number: int) -> Place:
+        return self
 
     def lines(self) -> list[bytes]:
         assert self.memory is not None
@@ -120,13 +138,82 @@ class EntryFilePlace(Place):
         return [{key: value for key, value in entry.items() if key != "batch"} for entry in super().entries()]
 
 
-PLACES = ("memory", "jsonl", "entry files")
+class SqlitePlace(Place):
+    """One session of a database that holds another one besides."""
+
+    name = "sqlite"
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "chats.sqlite"
+
+    async def create(self, **options: Any) -> SessionStorage:
+        options = {"session_id": "chat", **with_defaults(options)}
+        return await SqliteStorage.create(self.path, **options)
+
+    async def open(self, **options: Any) -> SessionStorage:
+        options = {"session_id": "chat", **with_defaults(options)}
+        return await SqliteStorage.open(self.path, **options)
+
+    def lines(self) -> list[bytes]:
+        # Beside a log as a reader, which leaves it as it is; without one so that none is left.
+        beside_a_log = self.path.with_name("chats.sqlite-wal").exists()
+        connection = sqlite3.connect(f"file:{self.path}?mode={'ro' if beside_a_log else 'rw'}", uri=True)
+        try:
+            return [
+                line.encode()
+                for (line,) in connection.execute(
+                    "SELECT data FROM session_entries WHERE session = 'chat' ORDER BY seq"
+                ).fetchall()
+            ]
+        finally:
+            connection.close()
+
+
+class PostgresPlace(Place):
+    """One session of a database that holds those of all other tests besides."""
+
+    name = "postgres"
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.session_id = f"chat-{new_id()}"
+        self.repository = PostgresRepository(dsn)
+        assert self.repository.place  # from here on the connections stay
+
+    async def create(self, **options: Any) -> SessionStorage:
+        options = {"session_id": self.session_id, **with_defaults(options)}
+        return await PostgresStorage.create(self.dsn, **options)
+
+    async def open(self, **options: Any) -> SessionStorage:
+        return await PostgresStorage.open(self.dsn, session_id=self.session_id, **with_defaults(options))
+
+    def another(self, number: int) -> Place:
+        return PostgresPlace(self.dsn)
+
+    def address(self) -> list[str]:
+        return [self.dsn, self.session_id]
+
+    def lines(self) -> list[bytes]:
+        import psycopg
+
+        with psycopg.connect(self.dsn) as connection:
+            found = connection.execute(
+                "SELECT e.data FROM branchline_entries e JOIN branchline_sessions s USING (session) WHERE s.id = %s "
+                "ORDER BY e.seq",
+                (self.session_id,),
+            )
+            return [bytes(line) for (line,) in found]
+
+
+PLACES = ("memory", "jsonl", "entry files", "sqlite", "postgres")
 
 
 def place(kind: str, folder: Path) -> Place:
     """A place of one kind, in ``folder``."""
     if kind == "memory":
         return MemoryPlace()
+    if kind == "sqlite":
+        return SqlitePlace(folder)
     return JsonlPlace(folder) if kind == "jsonl" else EntryFilePlace(folder)
 
 

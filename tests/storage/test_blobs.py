@@ -31,6 +31,8 @@ from harness import (
     Session,
     SessionClosedError,
     SessionError,
+    SqliteRepository,
+    SqliteStorage,
     StaleSessionError,
     StorageError,
     ToolResultMessage,
@@ -172,9 +174,9 @@ async def test_a_storage_without_blobs_says_so() -> None:
         await session.append_message(UserMessage(content="on"))
 
 
-async def test_closing_waits_for_a_blob_that_is_being_written(on_disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_waits_for_a_blob_that_is_being_written(in_files: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The storage is not closed, and its lock not given up, while somebody writes under it."""
-    session = await new_session(on_disk)
+    session = await new_session(in_files)
     reached, go, closing = threading.Event(), threading.Event(), threading.Event()
     real_rename, real_close = files.rename, session.storage.close
 
@@ -212,18 +214,18 @@ async def test_a_cancelled_write_ends_and_is_let_through(on_disk: Place) -> None
 # --- on disk
 
 
-async def test_blobs_are_as_private_as_the_session(on_disk: Place, tmp_path: Path) -> None:
+async def test_blobs_are_as_private_as_the_session(in_files: Place, tmp_path: Path) -> None:
     """Files 0600, their folder 0700."""
-    async with await new_session(on_disk) as session:
+    async with await new_session(in_files) as session:
         await session.write_blob(DATA)
     (path,) = blob_files(tmp_path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-async def test_what_is_acknowledged_was_synced(on_disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_acknowledged_was_synced(in_files: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes before the rename, then the folder, and with the first blob the name of the folder itself."""
-    async with Session.open(on_disk.create(durability="fsync")) as session:
+    async with Session.open(in_files.create(durability="fsync")) as session:
         calls: list[str] = []
         for name in ("sync_data", "sync_folder", "rename"):
             real = getattr(files, name)
@@ -244,9 +246,9 @@ async def test_what_is_acknowledged_was_synced(on_disk: Place, monkeypatch: pyte
     assert calls == first[:3]
 
 
-async def test_a_full_disk_leaves_nothing(on_disk: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_leaves_nothing(in_files: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A StorageError, no half blob, and the session goes on; the next blob is kept."""
-    async with await new_session(on_disk) as session:
+    async with await new_session(in_files) as session:
         with monkeypatch.context() as broken:
 
             def full(descriptor: int, data: bytes | memoryview) -> int:
@@ -307,11 +309,11 @@ async def test_a_kill_in_the_middle_leaves_no_half_blob(kind: str, tmp_path: Pat
     assert blob_files(tmp_path) == []
 
 
-async def test_a_link_among_the_blobs_is_not_followed(on_disk: Place, tmp_path: Path) -> None:
+async def test_a_link_among_the_blobs_is_not_followed(in_files: Place, tmp_path: Path) -> None:
     """Somebody else's session must not show other files of ours, nor have us write elsewhere."""
     secret = tmp_path / "secret"
     secret.write_text("key")
-    async with await new_session(on_disk) as session:
+    async with await new_session(in_files) as session:
         await session.write_blob(DATA)
         folder = blob_files(tmp_path)[0].parent
         (folder / "evil").symlink_to(secret)
@@ -321,7 +323,7 @@ async def test_a_link_among_the_blobs_is_not_followed(on_disk: Place, tmp_path: 
     elsewhere = tmp_path / "elsewhere"
     folder.rename(elsewhere)
     folder.symlink_to(elsewhere)
-    async with Session.open(await on_disk.open()) as session:
+    async with Session.open(await in_files.open()) as session:
         with pytest.raises(StorageError, match="symbolic link"):
             await session.write_blob(b"x")
         assert [*blob_store(session).blob_names()] == []
@@ -330,9 +332,9 @@ async def test_a_link_among_the_blobs_is_not_followed(on_disk: Place, tmp_path: 
     assert secret.read_text() == "key"
 
 
-async def test_nothing_is_written_beside_a_session_that_was_removed(on_disk: Place, tmp_path: Path) -> None:
+async def test_nothing_is_written_beside_a_session_that_was_removed(in_folder: Place, tmp_path: Path) -> None:
     """Deleted by somebody else: StaleSessionError, and no folder of blobs without a session."""
-    session = await new_session(on_disk)
+    session = await new_session(in_folder)
     await session.append_message(UserMessage(content="x"))
     for path in sorted(tmp_path.rglob("*"), reverse=True):
         if path.is_file() and not path.name.endswith(".lock"):
@@ -401,6 +403,8 @@ def backends(folder: Path) -> dict[str, Any]:
         "memory repository": MemoryRepository(),
         "jsonl repository": JsonlRepository(folder / "shelf"),
         "entry file repository": EntryFileRepository(folder / "folders"),
+        "sqlite": partial(SqliteStorage.create, folder / "fork.sqlite"),
+        "sqlite repository": SqliteRepository(folder / "shelf.sqlite"),
     }
 
 
@@ -438,9 +442,9 @@ async def test_a_fork_through_a_repository_takes_them_too(tmp_path: Path) -> Non
         assert (tmp_path / "copy.blobs" / name).read_bytes() == DATA
 
 
-async def test_a_blob_that_was_lost_does_not_stop_a_fork(on_disk: Place, tmp_path: Path) -> None:
+async def test_a_blob_that_was_lost_does_not_stop_a_fork(in_files: Place, tmp_path: Path) -> None:
     """The copy is as its source is."""
-    async with await new_session(on_disk) as session:
+    async with await new_session(in_files) as session:
         lost, kept = await session.write_blob(b"lost"), await session.write_blob(b"kept")
         await session.append_message(result(lost, kept))
         next(path for path in blob_files(tmp_path) if path.name == lost).unlink()

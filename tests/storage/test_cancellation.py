@@ -163,7 +163,7 @@ async def test_everybody_is_cancelled_but_one(where: Place, way: Way) -> None:
 async def test_cancelled_in_the_tick_in_which_it_is_settled(where: Place, way: Way) -> None:
     """R8: whatever the distance between the outcome and the cancellation, the next in line is served."""
     for turns in range(8):
-        log, storage = await faulty_log(where if turns == 0 else _fresh(where, turns))
+        log, storage = await faulty_log(where if turns == 0 else where.another(turns))
         gate = storage.hold("commit")
         async with anyio.create_task_group() as group:
             first = Waiter(log.append_message(said("first")), way)
@@ -182,14 +182,6 @@ async def test_cancelled_in_the_tick_in_which_it_is_settled(where: Place, way: W
             assert second.outcome == "acknowledged"
             assert first.write.is_done()
         await log.aclose()
-
-
-def _fresh(place: Place, number: int) -> Place:
-    if place.on_disk:
-        folder = place.path.parent / f"again{number}"  # pyright: ignore[reportAttributeAccessIssue]
-        folder.mkdir()
-        return type(place)(folder)  # pyright: ignore[reportCallIssue]
-    return place
 
 
 async def test_a_failed_write_of_a_cancelled_task_is_told_to_flush(where: Place, way: Way) -> None:

@@ -114,14 +114,35 @@ async def test_a_header_without_its_newline_is_set_aside(jsonl: JsonlPlace, tail
 async def test_committed_text_without_a_header_is_damage(jsonl: JsonlPlace, text: str) -> None:
     """R15: committed text whose first line is no header is damage for everybody, and is left untouched."""
     jsonl.path.write_text(text)
-    openings = [jsonl.open(), jsonl.open(mode="read"), jsonl.open(on_torn_tail="repair", on_corrupt="skip")]
-    for opening in [*openings, JsonlStorage.open_or_create(jsonl.path)]:
+    openings = [jsonl.open(), jsonl.open(mode="read"), JsonlStorage.open_or_create(jsonl.path)]
+    if '"message"' not in text:
+        openings.append(jsonl.open(on_torn_tail="repair", on_corrupt="skip"))
+    for opening in openings:
         with pytest.raises(DamagedSessionError) as caught:
             await opening
         assert caught.value.line == 1
         assert caught.value.path == str(jsonl.path)
     assert jsonl.path.read_text() == text
-    assert names(jsonl.path.parent) == ["chat.jsonl"]
+    assert set(names(jsonl.path.parent)) <= {"chat.jsonl", "chat.jsonl.lock"}
+
+
+@pytest.mark.parametrize("first", ["", "\x00\x00\x00", '{"type":"session","vers'])
+async def test_salvage_without_a_header(jsonl: JsonlPlace, first: str) -> None:
+    """R14: salvage shows every whole entry of a file whose header is lost, alone or fused with the first entry.
+
+    Each at its own place, to read only; the header that stands in has the file's name as its id.
+    """
+    lines = [message("a", None, seq=0), message("b", "a", seq=1), message("c", "b", seq=2)]
+    data = first + "\n".join(lines) + "\n"
+    jsonl.path.write_text(data)
+    log = await jsonl.log(on_corrupt="skip")
+    expected = [("a", 0), ("b", 1), ("c", 2)][bool(first) :]
+    assert [(entry.id, entry.seq) for entry in await log.entries()] == expected
+    assert (log.storage.info.header.id, log.writable) == ("chat", False)
+    codes = [warning.code for warning in log.warnings]
+    assert codes == (["bad_line", "entries_missing", "root_with_parent"] if first else ["bad_line"])
+    await log.aclose()
+    assert jsonl.path.read_text() == data
 
 
 async def test_what_is_no_file_is_refused_at_once(jsonl: JsonlPlace) -> None:

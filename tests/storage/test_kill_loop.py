@@ -10,10 +10,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.postgres_server import PostgresServer
+
 KILLS = 200
-BACKENDS = ("jsonl", "entry files")
+BACKENDS = ("jsonl", "entry files", "sqlite")
 
 pytestmark = [pytest.mark.heavy, pytest.mark.skipif(sys.platform == "win32", reason="forks")]
+
+
+def start(backend: str, folder: str) -> subprocess.Popen[str]:
+    """The killing program for a backend."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.storage.killing_program", backend, folder, str(KILLS), "2"],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +35,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, sub
     started: dict[str, subprocess.Popen[str]] = {}
     for backend in BACKENDS:
         folder = str(tmp_path_factory.mktemp("killed"))
-        started[backend] = subprocess.Popen(
-            [sys.executable, "-m", "tests.storage.killing_program", backend, folder, str(KILLS), "2"],
-            cwd=Path(__file__).parents[2],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        started[backend] = start(backend, folder)
     yield started
     for program in started.values():
         program.kill()
@@ -42,8 +49,27 @@ def test_nothing_acknowledged_is_lost(programs: dict[str, subprocess.Popen[str]]
     On both event loops and both durabilities, with small, large and many messages, in order; then it is appended to,
     and opens again.
     """
-    printed, errors = programs[backend].communicate(timeout=110)
-    assert programs[backend].returncode == 0, errors
+    judge(programs[backend], timeout=110)
+
+
+@pytest.mark.timeout(300)
+def test_nothing_acknowledged_is_lost_in_postgres(
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R9, R12: the same for PostgreSQL, where what a killed writer sent may still be under way on the server."""
+    monkeypatch.setenv("POSTGRES", postgres_server.dsn())
+    program = start("postgres", str(tmp_path))
+    try:
+        judge(program, timeout=280)
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def judge(program: subprocess.Popen[str], timeout: float) -> None:
+    """It ended well, and did what it should have done often enough."""
+    printed, errors = program.communicate(timeout=timeout)
+    assert program.returncode == 0, errors
     counts = json.loads(printed)
     assert counts["kills"] == KILLS
     assert counts["with writes under way"] >= KILLS / 5

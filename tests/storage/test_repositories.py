@@ -25,7 +25,9 @@ from storage.errors import (
 from storage.jsonl_repository import JsonlRepository
 from storage.memory_repository import MemoryRepository
 from storage.messages import AssistantMessage, TextContent, UserMessage
+from storage.postgres_repository import PostgresRepository
 from storage.repository import SessionRepository, SessionSummary
+from storage.sqlite_repository import SqliteRepository
 from tests.storage.entry_folders import chain
 
 pytestmark = pytest.mark.anyio
@@ -50,12 +52,14 @@ BAD_IDS = [
 ]
 
 
-@pytest.fixture(params=["jsonl", "entry files", "memory"])
+@pytest.fixture(params=["jsonl", "entry files", "memory", "sqlite", "postgres"])
 def repository(request: pytest.FixtureRequest, tmp_path: Path) -> SessionRepository:
     made: dict[str, Callable[[], SessionRepository]] = {
         "jsonl": lambda: JsonlRepository(tmp_path / "sessions"),
         "entry files": lambda: EntryFileRepository(tmp_path / "sessions"),
         "memory": MemoryRepository,
+        "sqlite": lambda: SqliteRepository(tmp_path / "sessions.sqlite"),
+        "postgres": lambda: PostgresRepository(request.getfixturevalue("postgres_server").new_schema()),
     }
     return made[request.param]()
 
@@ -350,5 +354,7 @@ def test_the_protocol(tmp_path: Path) -> None:
         JsonlRepository(tmp_path),
         EntryFileRepository(os.fspath(tmp_path), durability="os"),
         MemoryRepository(),
+        SqliteRepository(tmp_path / "sessions.sqlite"),
+        PostgresRepository("postgresql://nobody@127.0.0.1/nowhere"),
     ]
-    assert len(repositories) == 3
+    assert len(repositories) == 5

@@ -182,16 +182,21 @@ async def test_two_writers_in_one_process(where: Place) -> None:
 
 
 HOLDER = """
-import sys, anyio
-from storage import EntryFileStorage, EntryLog, JsonlStorage, UserMessage
+import os, sys, anyio
+from storage import EntryFileStorage, EntryLog, JsonlStorage, PostgresStorage, SqliteStorage, UserMessage
 
 async def main():
-    backend = JsonlStorage if sys.argv[1].endswith(".jsonl") else EntryFileStorage
-    log = await EntryLog.open(await backend.open(sys.argv[1], durability="os"))
+    where = sys.argv[2]
+    backend = {".jsonl": JsonlStorage, ".sqlite": SqliteStorage}.get(os.path.splitext(where)[1], EntryFileStorage)
+    if len(sys.argv) == 4:
+        storage = await PostgresStorage.open(where, session_id=sys.argv[3], durability="os")
+    else:
+        storage = await backend.open(where, durability="os")
+    log = await EntryLog.open(storage)
     await log.append_message(UserMessage(content="theirs"))
     print("ready", flush=True)
     await anyio.to_thread.run_sync(sys.stdin.readline)
-    if sys.argv[2] == "close":
+    if sys.argv[1] == "close":
         await log.aclose()
 
 anyio.run(main)
@@ -204,9 +209,10 @@ async def test_two_writers_in_two_processes(on_disk: Place, end: str) -> None:
     log = await on_disk.new_log()
     await log.append_message(said("first"))
     await log.aclose()
-    path = on_disk.path  # pyright: ignore[reportAttributeAccessIssue]
     holder = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", HOLDER, str(path), end], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-W", "ignore", "-c", HOLDER, end, *on_disk.address()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     )
     assert holder.stdout is not None
     assert holder.stdin is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-CALLS = "openat,write,fdatasync,fsync,rename,renameat,renameat2,link,linkat,ftruncate,unlink"
+CALLS = "openat,write,pwrite64,fdatasync,fsync,rename,renameat,renameat2,link,linkat,ftruncate,unlink"
 _LINE = re.compile(r"^(\d+) +(?:<\.\.\. (\w+) resumed>(.*)|(\w+)\((.*?))(?: <unfinished \.\.\.>)?$")
 _RESULT = re.compile(r"\) += (-?\d+)")
 
@@ -231,3 +231,47 @@ def test_entry_files_create_syncs(traces: Callable[[str, str, str], Trace], loop
     renamed = next(call for call in calls if call.name.startswith("rename") and str(folder / "chat") in call.text)
     for parent in (folder, top / "new", top):
         one(calls, "fsync", parent, after=renamed.end, before=created)
+
+
+def test_sqlite_writes_the_log_syncs_it_acknowledges(traces: Callable[[str, str, str], Trace], loop: str) -> None:
+    """R9: SQLite with fsync: an entry's page goes into the log, the log is synced, then it is acknowledged.
+
+    Five side by side share one sync.
+    """
+    traced = traces("chat.sqlite", loop, "fsync")
+    calls, folder = traced.calls, traced.folder / "new" / "folders"
+    wal = folder / "chat.sqlite-wal"
+    syncs: set[int] = set()
+    for entry_id, acknowledged in acknowledgements(calls):
+        written = one(calls, "pwrite64", wal, before=acknowledged, holding=entry_id)
+        syncs.add(one(calls, "fdatasync", wal, after=written.end, before=acknowledged).begin)
+    assert len(syncs) == 5
+
+
+def test_sqlite_create_syncs(traces: Callable[[str, str, str], Trace], loop: str) -> None:
+    """R9: the session's row is synced before it is handed out; so are the folder, for the name, and those above it."""
+    traced = traces("chat.sqlite", loop, "fsync")
+    calls, top = traced.calls, traced.folder
+    folder = top / "new" / "folders"
+    created = told(calls, "created").begin
+    wal = folder / "chat.sqlite-wal"
+    written = one(calls, "pwrite64", wal, before=created, holding=r"{\"type\":\"session\"")
+    one(calls, "fdatasync", wal, after=written.end, before=created)
+    linked = next(call for call in calls if call.name == "link" and str(folder / "chat.sqlite") in call.text)
+    for parent in (folder, top / "new", top):
+        one(calls, "fsync", parent, after=linked.end, before=created)
+
+
+def test_sqlite_without_fsync_is_written_first_all_the_same(
+    traces: Callable[[str, str, str], Trace], loop: str
+) -> None:
+    """R9: with "os" no append is synced, but each is in the log before it is acknowledged."""
+    traced = traces("chat.sqlite", loop, "os")
+    calls, folder = traced.calls, traced.folder / "new" / "folders"
+    wal = folder / "chat.sqlite-wal"
+    first = told(calls, "created").end
+    last = 0
+    for entry_id, acknowledged in acknowledgements(calls):
+        one(calls, "pwrite64", wal, before=acknowledged, holding=entry_id)
+        last = acknowledged
+    assert [call.path for call in calls if "sync" in call.name and first < call.begin < last] == []

@@ -156,9 +156,9 @@ async def _append(log: EntryLog) -> None:
 
 
 @pytest.mark.parametrize("at", [1, 2])
-async def test_a_failed_sync_taints(on_disk: Place, at: int) -> None:
+async def test_a_failed_sync_taints(in_files: Place, at: int) -> None:
     """R10: after a sync that failed nothing is cut or retried: its writes and all queued fail, and the log is tainted."""
-    log, storage = await faulty_log(on_disk, durability="fsync")
+    log, storage = await faulty_log(in_files, durability="fsync")
     first = OSError(errno.EIO, "Input/output error")
     storage.fail_sync(first, at=at)
     writes: list[PendingWrite] = [log.append_message(said(f"{number}")) for number in range(257)]
@@ -170,14 +170,14 @@ async def test_a_failed_sync_taints(on_disk: Place, at: int) -> None:
     await assert_tainted(log, storage, first, writes[0].entry_id)
     await log.aclose()
     assert storage.count("sync") == at
-    again = await on_disk.log()
+    again = await in_files.log()
     assert len(again.index) == (256 if at == 1 else 257)
     await again.aclose()
 
 
-async def test_what_was_kept_is_synced_before_it_succeeds(on_disk: Place) -> None:
+async def test_what_was_kept_is_synced_before_it_succeeds(in_files: Place) -> None:
     """R10: whole lines that stay after a failure are synced first; if that sync fails, they fail too, and it taints."""
-    log, storage = await faulty_log(on_disk, durability="fsync")
+    log, storage = await faulty_log(in_files, durability="fsync")
     storage.fail_commit(no_space(), keep=2)
     writes = [log.append_message(said(f"{number}")) for number in range(4)]
     found = await outcomes(writes)

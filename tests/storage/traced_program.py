@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 
-from storage import EntryFileStorage, EntryLog, JsonlStorage, UserMessage
+from storage import EntryFileStorage, EntryLog, JsonlStorage, SqliteStorage, UserMessage
 
 
 def tell(word: str) -> None:
@@ -22,7 +22,7 @@ def tell(word: str) -> None:
 
 async def main(path: str, durability: Any) -> None:
     """Create, append one by one and side by side, close; tear the tail; reopen with repair."""
-    backend: Any = JsonlStorage if path.endswith(".jsonl") else EntryFileStorage
+    backend: Any = {".jsonl": JsonlStorage, ".sqlite": SqliteStorage}.get(Path(path).suffix, EntryFileStorage)
     tell("begin")
     log = await EntryLog.open(await backend.create(path, durability=durability))
     tell("created")

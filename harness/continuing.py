@@ -1,0 +1,97 @@
+"""A new session that goes on where another one ended: with its working memory and, if asked, with its last summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from compaction.state import fold_memory
+from storage.entries import CompactionEntry, CustomMessageEntry, Entry, MetadataEntry, WorkingMemoryEntry
+from storage.entry_path import EntryPath
+from storage.errors import InvalidEntryError, NotOnPathError
+
+if TYPE_CHECKING:
+    from harness.session import Session
+
+CONTINUED_FROM: Final = "continuedFrom"
+"""The key of the metadata entry that says where it came from."""
+
+_SHOWN: Final = frozenset(("message", "custom_message", "branch_summary", "compaction"))
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """What a session took over. ``kept``: keys that it had itself, with values that stay."""
+
+    session_id: str
+    keys: tuple[str, ...]
+    kept: tuple[str, ...]
+    summary_id: str | None = None
+    """The entry here that holds the other session's last summary."""
+
+
+async def continue_from(session: Session, other: Session, *, last_summary: bool) -> Continued:
+    """See ``Session.continue_from``."""
+    if other is session or other.id == session.id:
+        raise InvalidEntryError("a session cannot be continued by itself; open or create another one")
+    source = await other.log.path()
+    path = await session.log.path()
+    leaf_id = session.log.leaf_id
+    inherited, own = fold_memory(source).values, fold_memory(path).values
+    new = {key: value for key, value in inherited.items() if key not in own}
+    entries: list[Entry] = []
+    summary = last_summary_on(source) if last_summary else None
+    if summary is not None:
+        entries.append(_as_entry(summary, path, other))
+    for key, value in new.items():
+        entry = WorkingMemoryEntry(op="set", key=key, value=value)
+        entry.from_session = other.id
+        entries.append(entry)
+    origin: dict[str, Any] = {"session": other.id, "keys": [*new]}
+    if other.leaf_id is not None:
+        origin["entry"] = other.leaf_id
+    if summary is not None:
+        origin["summary"] = summary.id
+    entries.append(MetadataEntry(key=CONTINUED_FROM, value=origin))
+
+    def is_as_it_was() -> None:
+        if session.log.leaf_id != leaf_id:
+            raise NotOnPathError(
+                "somebody else appended to the session meanwhile, so nothing was taken over; try again"
+            )
+
+    first, *rest = entries
+    await session.log.append(first, check=is_as_it_was)  # refused, it takes all others along
+    for write in [session.log.append(entry) for entry in rest]:
+        await write
+    return Continued(
+        session_id=other.id,
+        keys=tuple(new),
+        kept=tuple(key for key in inherited if key in own),
+        summary_id=None if summary is None else first.id,
+    )
+
+
+def last_summary_on(path: EntryPath) -> CompactionEntry | None:
+    """The newest compaction, if it says anything."""
+    if path.compaction is None:
+        return None
+    entry = cast("CompactionEntry", path.entry(path.compaction))
+    return entry if entry.summary and entry.summary.strip() else None
+
+
+def _as_entry(summary: CompactionEntry, path: EntryPath, other: Session) -> Entry:
+    """At the beginning of a conversation, what lies before it; later a message, which hides nothing."""
+    origin = {"session": other.id, "entry": summary.id}
+    if not any(path.entry_type(position) in _SHOWN for position in range(len(path))):
+        known: object = summary.details
+        details = cast("dict[str, Any]", known) if isinstance(known, dict) else {}
+        return CompactionEntry(
+            summary=summary.summary, tokens_before=summary.tokens_before, details={**details, "from": origin}
+        )
+    return CustomMessageEntry(
+        custom_type=CONTINUED_FROM,
+        content=f"This conversation also continues another one. This is a summary of that:\n\n{summary.summary}",
+        display=True,
+        details={"from": origin},
+    )

@@ -1,0 +1,271 @@
+"""The one writer's right to a session in a database: a row that is held for a while, with a number that fences (R12).
+
+Who holds a row renews it long before its time is over; when its owner dies, another takes it over as soon as that time
+is over, or at once if it can see that the owner is dead (the same machine). Nobody's clock counts but the server's, and
+no promise rests on it: each statement that writes compares the fence, which every new holder raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import uuid
+import weakref
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from storage.entries import iso_timestamp
+from storage.errors import SessionLockedError, StaleSessionError
+from storage.postgres_schema import GIVE_UP, MOVE_FENCE, RECOUNT, RENEW, TAKE, WHO
+from storage.postgres_wire import (
+    Connection,
+    ConnectionLost,
+    Refused,
+    Value,
+    bigint,
+    bigints,
+    number,
+    text,
+    uuids,
+)
+
+if TYPE_CHECKING:
+    from storage.postgres_pool import Pool
+
+_RENEWALS: Final = 3
+"""How often a lease is renewed in its time."""
+
+_IMPATIENT_SECONDS: Final = 1.0
+
+
+class Lease:
+    """The right to write one session. ``fence`` is what each of its statements is compared with."""
+
+    def __init__(self, session: bytes, holder: bytes, fence: int) -> None:
+        """Use ``take``, or ``storage.postgres_sessions.create``."""
+        self.session = session
+        self.holder = holder
+        self.fence = fence
+        self._process = os.getpid()
+        self._written = 0
+        self._guard = threading.Lock()
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is this process's: not in a forked child, where it stays the parent's."""
+        return self._process == os.getpid()
+
+    def wrote(self, size: int) -> None:
+        """So many bytes were written that the session's row does not know of yet."""
+        with self._guard:
+            self._written += size
+
+    def take_written(self) -> int:
+        """How many those are; who asks tells the row, or gives them back with ``wrote``."""
+        with self._guard:
+            written, self._written = self._written, 0
+            return written
+
+
+def take(connection: Connection, session: bytes, seconds: int, *, place: str) -> Lease | None:
+    """The writer's place of ``session``; ``None`` if there is no such session.
+
+    Raises ``SessionLockedError``, whose ``details["owner"]`` names the holder.
+    """
+    holder = uuid.uuid4().bytes
+    dead: Value = None
+    while True:
+        rows = connection.run(TAKE, session, holder, text(this_owner()), bigint(seconds), dead)
+        if rows:
+            if rows[0][1] is not None:  # the last writer died, and what it told its row last is not the end
+                connection.run(RECOUNT, session, holder)
+            return Lease(session, holder, number(rows[0][0]))
+        rows = connection.run(WHO, session)
+        if not rows:
+            return None
+        other, name = rows[0]
+        if other is None or other == holder:
+            dead = other  # it became free this moment, or is ours: an answer got lost on its way
+            continue
+        owner = _parsed(name)
+        if dead == other or not is_dead(owner):
+            raise locked(owner, place)
+        dead = other
+
+
+def move_fence(connection: Connection, lease: Lease, seconds: int) -> bool:
+    """Raise the lease's fence, after whatever of its statements is under way; false if the lease is another's by now."""
+    rows = connection.run(MOVE_FENCE, lease.session, lease.holder, bigint(seconds))
+    if rows:
+        lease.fence = number(rows[0][0])
+    return bool(rows)
+
+
+def give_up(connection: Connection, lease: Lease) -> None:
+    """Let the next writer in."""
+    connection.run(GIVE_UP, lease.session, lease.holder, bigint(lease.take_written()))
+
+
+def locked(owner: dict[str, Any], place: str) -> SessionLockedError:
+    """The error for who came second."""
+    here = is_this_machine(owner) and owner.get("pid") == os.getpid()
+    name = f"process {owner.get('pid')!s:.20} on {owner.get('host')!s:.100}" + (", this one," if here else "")
+    return SessionLockedError(
+        f"the session is being written by {name} since {owner.get('since')!s:.40}; end that writer, wait for it "
+        "(lock_timeout=seconds), or open the session for reading (mode='read')",
+        path=place,
+        owner=owner,
+    )
+
+
+def taken_over(connection: Connection, lease: Lease, first: int, *, place: str) -> StaleSessionError:
+    """Why the database took nothing: looked up afterwards, for the message only."""
+    rows = connection.run(
+        "SELECT s.holder, s.owner, coalesce((SELECT max(e.seq) + 1 FROM branchline_entries e WHERE e.session = s.session), "
+        "s.first) FROM branchline_sessions s WHERE s.session = $1::uuid",
+        lease.session,
+    )
+    if not rows:
+        why = "the session was deleted"
+    elif rows[0][0] != lease.holder:
+        owner = _parsed(rows[0][1])
+        who = f" by process {owner.get('pid')!s:.20} on {owner.get('host')!s:.100}" if owner else ""
+        why = f"the session was taken over{who}, for this writer had not been heard of for too long"
+    else:
+        why = f"the next entry of this session is {number(rows[0][2])}, not {first}"
+    return StaleSessionError(f"{why}; nothing was written; open the session anew", path=place)
+
+
+# --- who an owner is
+
+
+def this_owner() -> str:
+    """This process, as others read it: JSON with ``pid``, ``host``, ``since``, and what tells whether it still runs."""
+    return json.dumps(
+        {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": iso_timestamp(),
+            "machine": _machine(),
+            "started": _started(os.getpid()),
+        }
+    )
+
+
+def is_dead(owner: dict[str, Any]) -> bool:
+    """Whether that process is known to have ended. Of another machine's processes nothing is known."""
+    pid = owner.get("pid")
+    if not is_this_machine(owner) or not isinstance(pid, int) or pid <= 0:
+        return False
+    started = _started(pid)
+    if started is not None:
+        return isinstance(owner.get("started"), int) and started != owner["started"]
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def is_this_machine(owner: dict[str, Any]) -> bool:
+    """Whether its process numbers mean ours: the same boot of the same kernel, the same space of numbers."""
+    machine = _machine()
+    return machine is not None and owner.get("machine") == machine
+
+
+def _machine() -> str | None:
+    if sys.platform != "linux":
+        return None  # host names are not unique; there its time has to run out
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _started(pid: int) -> int | None:
+    """When that process began, in ticks since the machine did; ``None`` if it is over or not to be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    # A process that ended and was not waited for yet is dead, too.
+    return int(fields[19]) if fields[0] not in (b"Z", b"X") else -1
+
+
+def _parsed(name: Value) -> dict[str, Any]:
+    try:
+        loaded: object = json.loads(name or b"{}")
+    except ValueError:
+        loaded = None
+    return cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+
+
+class Keeper:
+    """Renews the leases of a pool, all in one statement, in a thread that lives as long as there are any."""
+
+    def __init__(self, pool: Pool) -> None:
+        """Nothing to renew yet."""
+        self._pool = weakref.ref(pool)
+        self._every = pool.settings.lease_seconds / _RENEWALS
+        self._leases: dict[bytes, Lease] = {}
+        self._guard = threading.Lock()
+        self._running = False
+        self._ended = threading.Event()
+
+    def add(self, lease: Lease) -> None:
+        """Renew it from now on."""
+        with self._guard:
+            self._leases[lease.holder] = lease
+            if not self._running:
+                self._running = True
+                self._ended = threading.Event()
+                threading.Thread(
+                    target=_keep, args=(self, self._ended, self._every), name="branchline leases", daemon=True
+                ).start()
+
+    def remove(self, lease: Lease) -> None:
+        """Renew it no more."""
+        with self._guard:
+            self._leases.pop(lease.holder, None)
+            if not self._leases:
+                self._running = False
+                self._ended.set()
+
+    def renew(self) -> None:
+        """Renew all leases. Raises ``ConnectionLost`` and ``Refused``: then it is tried again soon."""
+        pool = self._pool()
+        with self._guard:
+            leases = [*self._leases.values()]
+        if pool is None or not leases:
+            return
+        written = [lease.take_written() for lease in leases]
+        try:
+            with pool.connection(pool.deadline()) as connection:
+                connection.run(
+                    RENEW,
+                    uuids([lease.session for lease in leases]),
+                    uuids([lease.holder for lease in leases]),
+                    bigints(written),
+                    bigint(pool.settings.lease_seconds),
+                )
+        except BaseException:
+            for lease, size in zip(leases, written, strict=True):
+                lease.wrote(size)
+            raise
+
+
+def _keep(keeper: Keeper, ended: threading.Event, every: float) -> None:
+    wait = every
+    while not ended.wait(wait):
+        wait = min(every, _IMPATIENT_SECONDS)
+        # Not to be heard of for a while loses nothing: the fence decides, and appends say what is wrong.
+        with contextlib.suppress(ConnectionLost, Refused):
+            keeper.renew()
+            wait = every

@@ -1,0 +1,212 @@
+"""A PostgreSQL server of the tests' own: in a temporary folder, on a free port, run by an unprivileged user.
+
+``fsync`` is on, as it is where sessions matter. It stops with the process that started it, whatever becomes of that one;
+several of them side by side know nothing of each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from glob import glob
+from pathlib import Path
+
+import pytest
+
+_PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/pgsql/bin")
+_SECONDS = 30.0
+_DIE_WITH_PARENT = 1
+_numbers = itertools.count(1)
+
+
+def binaries() -> Path | None:
+    """The folder with ``initdb`` and ``postgres``, of the newest version; ``None`` if there is none."""
+    found = [Path(folder) for place in _PLACES for folder in glob(place)]
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        found.append(Path(on_path).resolve().parent)
+    whole = [folder for folder in found if (folder / "initdb").exists() and (folder / "postgres").exists()]
+    return max(whole, key=lambda folder: [int(part) for part in folder.parts if part.isdigit()], default=None)
+
+
+class PostgresServer:
+    """One server. ``start`` makes its folder and starts it; ``stop`` removes both."""
+
+    def __init__(self, folder_with_binaries: Path, **settings: str) -> None:
+        self._binaries = folder_with_binaries
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = unprivileged()
+        self.port: int = free_port()
+        self.folder: Path = Path(tempfile.mkdtemp(prefix="branchline-postgres-"))
+
+    def dsn(self, database: str = "postgres", *, port: int | None = None) -> str:
+        """The address of a database; ``port`` is that of somebody in between."""
+        return f"postgresql://postgres@127.0.0.1:{port or self.port}/{database}"
+
+    def start(self) -> None:
+        """Make the folder, start the server, and wait until it answers."""
+        if self._user is not None:
+            os.chown(self.folder, self._user, -1)
+        made = self._run(
+            "initdb", "-D", "data", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--locale=C", "--no-sync"
+        )
+        if made.wait(_SECONDS):
+            raise RuntimeError(f"initdb failed: {self.log()}")
+        self.launch()
+
+    def launch(self) -> None:
+        """Start the process on the folder that is there, and wait until it answers."""
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self.folder),
+            "shared_buffers": "32MB",
+            "max_connections": "200",
+            "fsync": "on",
+            **self._settings,
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        self._process = self._run("postgres", "-D", "data", "-p", str(self.port), *options)
+        until = time.monotonic() + _SECONDS
+        while not self.answers():
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"the server did not start: {self.log()}")
+            time.sleep(0.02)
+
+    def answers(self) -> bool:
+        """Whether it takes connections and queries."""
+        import psycopg
+
+        try:
+            with psycopg.connect(self.dsn(), connect_timeout=2) as connection:
+                connection.execute("SELECT 1")
+        except psycopg.Error:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """``kill -9`` for the whole server, as a power cut would: nothing is flushed, nobody is told."""
+        assert self._process is not None
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], capture_output=True, text=True, check=False
+        ).stdout.split()
+        os.kill(self._process.pid, signal.SIGKILL)
+        for child in children:
+            try:
+                os.kill(int(child), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        self._process.wait()
+
+    def restart(self) -> None:
+        """Start it again after ``kill`` or ``shut_down``."""
+        self.launch()
+
+    def shut_down(self) -> None:
+        """End it in good order, but at once: connections are told and closed."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def stop(self) -> None:
+        """End it and remove its folder."""
+        self.shut_down()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def new_schema(self) -> str:
+        """A place of its own for tables in the one database; the address that leads there."""
+        import psycopg
+
+        name = f"shelf_{os.getpid()}_{next(_numbers)}"
+        with psycopg.connect(self.dsn(), autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA {name}".encode())
+        return f"{self.dsn()}?options=-csearch_path%3D{name}"
+
+    def log(self) -> str:
+        """The end of what it said."""
+        try:
+            return (self.folder / "log").read_text(errors="replace")[-2000:]
+        except OSError:
+            return "it said nothing"
+
+    def _run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with open(self.folder / "log", "ab") as log:
+            return subprocess.Popen(
+                [self._binaries / program, *arguments],
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                user=self._user,
+                extra_groups=None if self._user is None else [],
+                start_new_session=True,  # Ctrl-C is for the tests; they stop it themselves
+                preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
+                env={key: value for key, value in os.environ.items() if not key.startswith("PG")} | {"LC_ALL": "C"},
+            )
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGINT)
+
+
+def unprivileged() -> int | None:
+    """The user that the server runs as: the server refuses to be root. ``None``: as we are."""
+    if os.getuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name).pw_uid
+        except KeyError:
+            continue
+    raise RuntimeError("there is no user to run the server as")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def without_server(why: str) -> None:
+    """Skip the test; where everything is to be tested (``CI`` is set), fail it."""
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(why)
+
+
+def started_server(**settings: str) -> PostgresServer:
+    """A running server; the test is skipped (in CI: fails) if there is none to be had."""
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'branchline[postgres]'")
+    folder = binaries()
+    if folder is None or sys.platform == "win32":
+        without_server("there is no PostgreSQL server here; install Debian's postgresql package")
+        raise AssertionError
+    server = PostgresServer(folder, **settings)
+    try:
+        server.start()
+    except BaseException:
+        server.stop()
+        raise
+    return server
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One server for all tests of this process."""
+    server = started_server()
+    yield server
+    server.stop()
