@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 from benchmarks.measuring import Figure
 from compaction import CompactionSettings, ExtractiveSummarizer
@@ -35,7 +34,9 @@ from storage.messages import Message, Usage
 FACTS = [f"Remember: service {number} listens on port {4_000 + 7 * number}." for number in range(20)]
 _SYSTEM_PROMPT = "You are a careful engineer. Look before you change anything, and say what you found."
 _MESSAGE_TOKENS = 4
-_WORDS = "the parser reads a file once and keeps an index of where each entry begins when a line is cut short it says so"
+_WORDS = (
+    "the parser reads a file once and keeps an index of where each entry begins when a line is cut short it says so"
+)
 
 
 def _counter() -> Callable[[str], int]:
@@ -60,6 +61,9 @@ class _Ledger:
     refused: int = 0
     broken: int = 0
     largest: int = 0
+    turn: int = 0
+    steps: int = 0
+    """Calls that were asked for in this turn: what a model remembers, also where its context does not show them all."""
     before: list[str] = field(default_factory=list[str])
     known: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -92,25 +96,19 @@ class _Ledger:
 
 
 def _answers(ledger: _Ledger, seed: int) -> Callable[[ReceivedRequest], Answer]:
-    """The model: a few calls for each prompt, then some sentences; always the same for the same prompt."""
+    """The model: a few calls for each prompt, then some sentences; always the same for the same turn."""
 
     def answer(request: ReceivedRequest) -> Answer:
         size = ledger.take(request)
         if size is None:
             told = f"This model's maximum context length is {ledger.window} tokens. Please reduce the length."
             return HttpAnswer(400, {"error": {"message": told, "code": "context_length_exceeded"}})
-        results = 0
-        prompt = ""
-        for message in reversed(request.messages):
-            if message["role"] == "user":
-                prompt = str(message["content"])
-                break
-            results += message["role"] == "tool"
-        chooser = random.Random(f"{seed} {prompt[:60]} {results}")
+        chooser = random.Random(f"{seed} {ledger.turn} {ledger.steps}")
         usage = Usage(input=size, output=100, total_tokens=size + 100)
-        if results < random.Random(f"{seed} {prompt[:60]}").choice((0, 1, 1, 2, 2, 3, 5)):
+        if ledger.steps < random.Random(f"{seed} {ledger.turn}").choice((0, 1, 1, 2, 2, 3, 5)):
+            ledger.steps += 1
             path = f"src/module_{chooser.randrange(400)}.py"
-            return Reply(tool_calls=[tool_call("read", f"c{results}", path=path)], usage=usage)
+            return Reply(tool_calls=[tool_call("read", f"c{ledger.steps}", path=path)], usage=usage)
         words = _WORDS.split()
         said = " ".join(chooser.choice(words) for _ in range(chooser.randrange(20, 160)))
         return Reply(f"Looked at it: {said}.", usage=usage)
@@ -154,6 +152,7 @@ async def simulation(folder: Path, turns: int, window: int) -> list[Figure]:
             ) as harness,
         ):
             for number in range(turns):
+                ledger.turn, ledger.steps = number, 0
                 fact = FACTS[number] if number < len(FACTS) else "Look at what is odd there, and say why."
                 try:
                     await harness.prompt(f"Task {number}. {fact}")
@@ -177,7 +176,9 @@ async def simulation(folder: Path, turns: int, window: int) -> list[Figure]:
     done = f"{ledger.requests:,} requests, the largest of {ledger.largest:,} tokens; {took / turns * 1e3:.0f} ms a turn"
     chosen = f"{compacted} compactions, {shortened} times results shortened"
     return [
-        Figure(f"{name}: overflows that reached the user", reached, "", 0, f"{done}; {ledger.refused} were tried again"),
+        Figure(
+            f"{name}: overflows that reached the user", reached, "", 0, f"{done}; {ledger.refused} were tried again"
+        ),
         Figure(f"{name}: facts of the first turns shown at the end", facts, "of 20", 15, chosen, at_least=True),
         Figure(f"{name}: requests that begin otherwise than the one before", ledger.broken, "", compacted + shortened),
         Figure(

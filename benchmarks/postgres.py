@@ -191,7 +191,8 @@ def measure(*, small: bool) -> list[Figure]:
     try:
         server.start()
         dsn = server.dsn()
-        for durability, count in (("fsync", 20 if small else 100), ("os", 50 if small else 500)):
+        counts: list[tuple[Durability, int]] = [("fsync", 20 if small else 100), ("os", 50 if small else 500)]
+        for durability, count in counts:
             figures += asyncio.run(awaited(dsn, durability, rounds, count))
             figures += asyncio.run(side_by_side(dsn, durability, rounds, max(2, count // 10)))
         figures += against_pgbench(server, rounds=1 if small else 3, duration=2 if small else 8)

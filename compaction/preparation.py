@@ -91,17 +91,18 @@ def prepare_compaction(
     memory = round(context.memory_tokens * context.scale)
     pinned = limit + memory
     # A summary that a model with a larger window made can be what is too large; it is made anew with the oldest unit.
-    is_summary_large = round(context.summary_tokens * context.scale) > 2 * limit
+    summary = round(context.summary_tokens * context.scale)
+    is_summary_large = summary > 2 * limit
     over = is_summary_large and context.facts.message_tokens > settings.trigger_tokens(usable)
     cut = choose_cut(
         context,
         settings.target_tokens(usable) - pinned,
-        usable - pinned,
+        usable - max(pinned, summary + memory),  # it may be a little longer than it should, and stays if all is kept
         settings.keep_recent_turns,
         least=1 if over else 0,
     )
     cut = keep_waiting(context, cut, settings.trigger_tokens(usable) - pinned)
-    replaced = context.sized(0, cut.at) + round(context.summary_tokens * context.scale)
+    replaced = context.sized(0, cut.at) + summary
     if cut.at == 0 or (context.sized(0, cut.at) < _LEAST_TOKENS and not over):
         if context.facts.message_tokens > usable and context.units:
             raise _does_not_fit(context, settings, usable, pinned)

@@ -101,9 +101,7 @@ else:
             "PromptRecorded QueueKind ThinkingLevelChanged ToolFinished ToolProgress ToolStarted TurnEnded TurnStarted "
             "TurnSuspended"
         ),
-        "harness.exporting": (
-            "WholeConversation export_anthropic export_markdown export_openai whole_conversation"
-        ),
+        "harness.exporting": ("WholeConversation export_anthropic export_markdown export_openai whole_conversation"),
         "harness.hooks": "CallFacts CompactionFacts Hook NavigationFacts Refusal TurnFacts TurnOutcome",
         "harness.importing": "ImportedSession import_messages import_session",
         "harness.message_queue": "QueuedMessage",

@@ -166,8 +166,7 @@ else:
         "storage.postgres": "PostgresStorage",
         "storage.postgres_repository": "PostgresRepository",
         "storage.protocols": (
-            "BlobStore Deletable Durability Mode PathReader Record SessionStorage SessionWarning StorageInfo "
-            "Watchable"
+            "BlobStore Deletable Durability Mode PathReader Record SessionStorage SessionWarning StorageInfo Watchable"
         ),
         "storage.recovery": "RecoveredSession recover_jsonl",
         "storage.repository": "SessionPage SessionRepository SessionSummary",

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 
 from storage import files
@@ -20,7 +21,6 @@ from storage.copying import renumbered
 from storage.errors import (
     CommitFailed,
     SessionClosedError,
-    SessionError,
     SessionExistsError,
     SessionNotFoundError,
     StaleSessionError,
@@ -403,20 +403,22 @@ class JsonlStorage(DiskBlobs):
             warnings.warn(f"a session was dropped without being closed: {self._path}", ResourceWarning, stacklevel=1)
 
     def delete(self) -> None:
-        """Delete the file and what lies beside it. Raises ``SessionLockedError`` while somebody else writes, ``StorageError``."""
+        """Delete the file and what lies beside it.
+
+        Raises ``SessionLockedError`` while somebody else writes, and ``StorageError``.
+        """
         lock = self._lock
         if lock is None or not lock.held:
             lock = WriterLock.acquire(self._path + ".lock")
         self._lock = None
         try:
             self.close()
-            delete_session_files(self._path)
+            naming(
+                self._path,
+                partial(delete_session_files, self._path),
+                "cannot delete all of the session",
+                "delete it again",
+            )
             lock.remove()
-        except OSError as error:
-            if isinstance(error, SessionError):
-                raise
-            raise StorageError(
-                f"the session could not be deleted whole: {error}; delete it again", path=self._path
-            ) from error
         finally:
             lock.release()

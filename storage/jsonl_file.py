@@ -62,16 +62,16 @@ class OpenFile:
             self.lock.release()
 
 
-def naming(path: str, action: Callable[[], T]) -> T:
+def naming(
+    path: str, action: Callable[[], T], what: str = "cannot open the session", then: str = "nothing was changed"
+) -> T:
     """Run ``action``; a system's ``OSError`` becomes a ``StorageError`` that names the path. Unreadable is not missing."""
     try:
         return action()
     except BranchlineError:
         raise
     except OSError as error:
-        raise StorageError(
-            f"cannot open the session: {error.strerror or error}; nothing was changed", path=path
-        ) from error
+        raise StorageError(f"{what}: {error.strerror or error}; {then}", path=path) from error
 
 
 class BegunFile:

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import threading
+import time
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -51,6 +52,7 @@ class Lease:
         self.fence = fence
         self._process = os.getpid()
         self._written = 0
+        self._wrote_at = 0.0
         self._guard = threading.Lock()
 
     @property
@@ -62,12 +64,13 @@ class Lease:
         """So many bytes were written that the session's row does not know of yet."""
         with self._guard:
             self._written += size
+            self._wrote_at = time.monotonic()
 
-    def take_written(self) -> int:
-        """How many those are; who asks tells the row, or gives them back with ``wrote``."""
+    def take_written(self) -> tuple[int, int]:
+        """How many those are, and how many microseconds ago they were; who asks tells the row, or gives them back."""
         with self._guard:
             written, self._written = self._written, 0
-            return written
+            return written, int((time.monotonic() - self._wrote_at) * 1_000_000)
 
 
 def take(connection: Connection, session: bytes, seconds: int, *, place: str) -> Lease | None:
@@ -106,7 +109,8 @@ def move_fence(connection: Connection, lease: Lease, seconds: int) -> bool:
 
 def give_up(connection: Connection, lease: Lease) -> None:
     """Let the next writer in."""
-    connection.run(GIVE_UP, lease.session, lease.holder, bigint(lease.take_written()))
+    size, age = lease.take_written()
+    connection.run(GIVE_UP, lease.session, lease.holder, bigint(size), bigint(age))
 
 
 def locked(owner: dict[str, Any], place: str) -> SessionLockedError:
@@ -252,11 +256,12 @@ class Keeper:
                     RENEW,
                     uuids([lease.session for lease in leases]),
                     uuids([lease.holder for lease in leases]),
-                    bigints(written),
+                    bigints([size for size, _ in written]),
+                    bigints([age for _, age in written]),
                     bigint(pool.settings.lease_seconds),
                 )
         except BaseException:
-            for lease, size in zip(leases, written, strict=True):
+            for lease, (size, _) in zip(leases, written, strict=True):
                 lease.wrote(size)
             raise
 

@@ -220,26 +220,27 @@ WHERE session = $1::uuid AND holder = $2::uuid
 RETURNING fence, set_config('synchronous_commit', 'off', true)
 """
 
+# $1 key, $2 our secret, $3 the bytes written that the row does not know of, $4 how many microseconds ago.
 GIVE_UP: Final = """
 UPDATE branchline_sessions
 SET holder = NULL, owner = NULL, held_until = NULL, size = size + $3::bigint,
-    modified = CASE WHEN $3::bigint > 0 THEN now() ELSE modified END
+    modified = CASE WHEN $3::bigint > 0 THEN now() - $4::bigint * interval '1 microsecond' ELSE modified END
 WHERE session = $1::uuid AND holder = $2::uuid
 RETURNING set_config('synchronous_commit', 'off', true)
 """
 
-# $1 keys, $2 secrets, $3 the bytes written since the last time, $4 seconds.
+# $1 keys, $2 secrets, $3 the bytes written since the last time, $4 how many microseconds ago, $5 seconds.
 RENEW: Final = """
 WITH ours AS MATERIALIZED (
-    SELECT s.session, given.written
-    FROM unnest($1::uuid[], $2::uuid[], $3::bigint[]) AS given(session, holder, written)
+    SELECT s.session, given.written, given.age
+    FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) AS given(session, holder, written, age)
     JOIN branchline_sessions s ON s.session = given.session AND s.holder = given.holder
     ORDER BY s.session
     FOR NO KEY UPDATE OF s
 )
 UPDATE branchline_sessions s
-SET held_until = now() + $4::bigint * interval '1 second', size = s.size + ours.written,
-    modified = CASE WHEN ours.written > 0 THEN now() ELSE s.modified END
+SET held_until = now() + $5::bigint * interval '1 second', size = s.size + ours.written,
+    modified = CASE WHEN ours.written > 0 THEN now() - ours.age * interval '1 microsecond' ELSE s.modified END
 FROM ours WHERE s.session = ours.session
 RETURNING set_config('synchronous_commit', 'off', true)
 """

@@ -135,7 +135,9 @@ def is_sqlite_file(path: Path) -> bool:
 def check_file(path: Path, option: str) -> Path:
     """``path``, for a file of lines. Raises ``CommandLineError`` where a database is, or its name says that one is meant."""
     if is_sqlite_file(path):
-        raise CommandLineError(f"{path} is a database of sessions: give it with --root; {option} is for a file of lines")
+        raise CommandLineError(
+            f"{path} is a database of sessions: give it with --root; {option} is for a file of lines"
+        )
     return path
 
 

@@ -6,9 +6,9 @@ from harness.testing.fixtures import anyio_backend, backend, session
 __all__ = ["anyio_backend", "backend", "session"]
 ```
 
-A test that takes ``backend`` or ``session`` runs on memory, JSONL, entry files and SQLite; one that is asynchronous (marked with
-``pytest.mark.anyio``) runs on asyncio, and on trio where that is installed. Needs pytest; its plugin for asynchronous tests
-is anyio's, which comes with this library.
+A test that takes ``backend`` or ``session`` runs on memory, JSONL, entry files and SQLite; one that is asynchronous (marked
+with ``pytest.mark.anyio``) runs on asyncio, and on trio where that is installed. Needs pytest; its plugin for asynchronous
+tests is anyio's, which comes with this library.
 """
 
 from __future__ import annotations

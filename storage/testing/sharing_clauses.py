@@ -7,6 +7,7 @@ from typing import Any, cast
 import anyio
 import anyio.lowlevel
 
+from storage.entry_log import EntryLog
 from storage.errors import SessionLockedError, SessionNotFoundError, StaleSessionError
 from storage.event_loops import run_in_worker
 from storage.messages import UserMessage
@@ -54,6 +55,24 @@ async def the_owner_is_named(subject: Subject) -> None:
 async def writers_fight(subject: Subject) -> None:
     acknowledged: dict[str, list[str]] = {"one": [], "two": []}
 
+    async def say(log: EntryLog, who: str) -> bool:
+        try:
+            acknowledged[who].append(await log.append_message(UserMessage(content=who)))
+        except StaleSessionError:
+            return False  # the other one was quicker; what was acknowledged before stays
+        return True
+
+    async def begin_at_once() -> None:
+        logs = {"one": await subject.log()}
+        try:
+            logs["two"] = await subject.log()
+        except SessionLockedError:
+            pass
+        for who in (*logs, *logs, "one"):
+            await say(logs[who], who)
+        for log in logs.values():
+            await subject.give_up(log)
+
     async def fight(who: str) -> None:
         while len(acknowledged[who]) < 12:
             try:
@@ -61,14 +80,13 @@ async def writers_fight(subject: Subject) -> None:
             except SessionLockedError:
                 await anyio.sleep(0.001)
                 continue
-            try:
-                for _ in range(3):
-                    acknowledged[who].append(await log.append_message(UserMessage(content=who)))
-                    await anyio.lowlevel.checkpoint()
-            except StaleSessionError:
-                pass  # the other one was quicker; what was acknowledged before stays
+            for _ in range(3):
+                if not await say(log, who):
+                    break
+                await anyio.lowlevel.checkpoint()
             await subject.give_up(log)
 
+    await begin_at_once()
     async with anyio.create_task_group() as group:
         for who in acknowledged:
             group.start_soon(fight, who)

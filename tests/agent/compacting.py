@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from inspect import isawaitable
 from itertools import pairwise
 from typing import Any
 
@@ -83,8 +84,8 @@ class Summarizing:
 
     async def summarize(self, request: SummaryRequest) -> SummaryReply:
         self.requests.append(request)
-        answer = self.answer(request) if callable(self.answer) else self.answer
-        if hasattr(answer, "__await__"):
+        answer: Any = self.answer(request) if callable(self.answer) else self.answer
+        if isawaitable(answer):
             answer = await answer
         if isinstance(answer, Exception):
             raise answer

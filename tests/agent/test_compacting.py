@@ -21,7 +21,7 @@ from harness import (
 )
 from harness.testing import HttpAnswer, ReceivedRequest, Reply, ScriptedServer, tool_call
 from storage.entries import MessageEntry
-from storage.messages import Usage
+from storage.messages import Usage, UserMessage
 from tests.agent.agents import check_well_formed, history
 from tests.agent.compacting import (
     OVERFLOWS,
@@ -73,7 +73,7 @@ async def test_between_the_steps_of_a_turn(chat: Session) -> None:
     steps = 12
 
     def answer(request: ReceivedRequest) -> object:
-        done = sum(1 for sent in conversation(server))
+        done = len(conversation(server))
         return tool_call("look", f"c{done}", number=done) if done <= steps else "All seen."
 
     def look(number: int) -> str:
@@ -156,7 +156,7 @@ async def test_one_that_is_always_too_long(chat: Session, compaction: bool) -> N
     with ScriptedServer(lambda _: OVERFLOWS["openai"]) as server:
         harness = AgentHarness(chat, model_at(server, None), settings=AgentSettings(compaction=compaction))
         for number in range(6):
-            await chat.append_message(_user(f"{number} {WORDS}"))
+            await chat.append_message(UserMessage(content=f"{number} {WORDS}"))
         for _ in range(2):
             before = len(conversation(server))
             with pytest.raises(ContextOverflowError):
@@ -292,9 +292,3 @@ async def test_results_that_nearly_fill_the_window(chat: Session) -> None:
         assert (await harness.prompt("Look.")).text == "All seen."
         assert len(summarizer.requests) <= 8
     check_well_formed(await chat.entries())
-
-
-def _user(text: str) -> object:
-    from storage.messages import UserMessage
-
-    return UserMessage(content=text)

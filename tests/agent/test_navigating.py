@@ -11,6 +11,7 @@ import pytest
 
 from compaction import BranchSummary, SummaryReply, SummaryRequest
 from harness.agent import AgentHarness
+from harness.approvals import ApprovalRequest, Decision
 from harness.hooks import Hook, NavigationFacts, Refusal
 from harness.models.openai_chat import OpenAIChatModel
 from harness.navigation import Navigation
@@ -25,6 +26,7 @@ from storage.errors import (
     HookError,
     InvalidEntryError,
     NavigationRefusedError,
+    PendingCallError,
     TurnAbortedError,
 )
 from storage.jsonl import JsonlStorage
@@ -487,3 +489,29 @@ async def test_state_is_that_of_the_place(session: Session) -> None:
     message = UserMessage(content="u3")
     await session.append_message(message)
     assert await shown(session) == ["u1", "a1", "u3"]
+
+
+async def test_away_from_a_turn_that_waits_and_back(session: Session) -> None:
+    """Who leaves a turn that waits for approval can talk elsewhere; back at it, it still waits, and goes on."""
+    decisions = [Decision.later(), Decision.approve()]
+
+    async def approve(_request: ApprovalRequest) -> Decision:
+        return decisions.pop(0)
+
+    @tool(needs_approval=True)
+    async def danger() -> str:
+        """Do it."""
+        return "done"
+
+    model = ScriptedModel([tool_call("danger"), GOOD, "elsewhere", "finished"])
+    harness = AgentHarness(session, model, tools=[danger], approve=approve)
+    with pytest.raises(PendingCallError):
+        await harness.prompt("u1")
+    waiting = session.leaf_id
+    await harness.navigate(None, summarize=True)
+    assert (await harness.prompt("u2")).text == "elsewhere"
+    await harness.navigate(waiting)
+    with pytest.raises(PendingCallError):
+        await harness.prompt("u3")
+    assert (await harness.resume()).text == "finished"
+    assert await shown(session) == ["u1", "", "done", "finished"]

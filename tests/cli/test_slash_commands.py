@@ -129,7 +129,6 @@ def test_completion(command: Command, terminals: list[Terminal]) -> None:
         terminal.expect("here now: user one")
         terminal.expect("> one")
         terminal.type(CTRL_C)  # what is to be asked again is not wanted
-        terminal.expect("\n>")
         complete(terminal, "/thinking me", "medium", "dium")
         terminal.type(b"\r")
         terminal.expect("thinking: medium")

@@ -275,6 +275,16 @@ def test_a_summary_too_large_for_a_smaller_model_is_made_anew() -> None:
     assert plan.first_kept_entry_id == "a1"
 
 
+def test_a_result_that_fits_only_beside_a_shorter_summary_is_summarised_too() -> None:
+    """The summary may have got a little longer than it should; together with the newest result it is too much."""
+    conversation = Conversation().user("old", "hello").compaction("c", "sum " * 150)
+    conversation.reply("look", call("1", "read", path="a.py")).result("r", "1", "word " * 650)
+    plan = prepare(conversation)
+    assert plan.facts.message_tokens > 1_000
+    assert "word word" in texts(plan)[-1]
+    assert len(after(conversation, plan)) == 1
+
+
 def test_the_provider_counts_more_than_the_estimate() -> None:
     """What is kept is measured by its count, or the aim would be missed by far."""
     conversation = turns(10)
@@ -316,7 +326,10 @@ def test_others_run_while_a_long_session_is_prepared() -> None:
 
 def test_a_working_memory_that_leaves_no_room_is_named() -> None:
     """It is shown whatever happens."""
-    conversation = turns(3).memory("m", "set", "k", "word " * 900).user("small", "hello")
+    conversation = turns(3)
+    for number in range(4):
+        conversation.memory(f"m{number}", "set", f"k{number}", "word " * 190)
+    conversation.user("small", "hello")
     with pytest.raises(CompactionError, match="working memory") as caught:
         maybe(conversation)
     assert caught.value.entry_id == "small"

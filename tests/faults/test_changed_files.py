@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from storage import (
     BlobNotFoundError,
     BranchlineError,
     DamagedSessionError,
+    MessageEntry,
     SessionNotFoundError,
     StaleSessionError,
     UserMessage,
@@ -90,6 +92,11 @@ async def begun(kind: str, place: Path) -> Session:
     return session
 
 
+async def texts_in(session: Session) -> list[str]:
+    """The texts of its messages."""
+    return [entry.message.text for entry in await session.entries() if isinstance(entry, MessageEntry)]
+
+
 @pytest.mark.parametrize(("kind", "how"), CASES)
 async def test_changed_while_open(tmp_path: Path, kind: str, how: str) -> None:
     """R12: the next append is StaleSessionError, and nothing is written anywhere; so is each one after it.
@@ -130,8 +137,7 @@ async def test_what_a_reader_meets(tmp_path: Path, kind: str, how: str) -> None:
             await reader.refresh()
         except (StaleSessionError, DamagedSessionError, SessionNotFoundError):
             return
-        texts = [entry.message.text for entry in await reader.entries() if entry.type == "message"]
-        assert texts[:2] == ["first", "second"]
+        assert (await texts_in(reader))[:2] == ["first", "second"]
 
 
 @pytest.mark.parametrize("kind", LOST)
@@ -147,7 +153,7 @@ async def test_one_entry_is_cut(tmp_path: Path, kind: str) -> None:
     with pytest.raises(DamagedSessionError):
         await Session.open(backend_of(kind).open(place, on_torn_tail="repair"))
     async with Session.open(backend_of(kind).open(place, on_corrupt="skip")) as session:
-        assert [entry.message.text for entry in await session.entries() if entry.type == "message"] == ["second"]
+        assert await texts_in(session) == ["second"]
 
 
 @pytest.mark.parametrize("kind", LOST)
@@ -164,6 +170,14 @@ async def test_blobs_that_are_gone(tmp_path: Path, kind: str) -> None:
     assert await session.read_blob(again) == b"another"
     await session.append_message(UserMessage(content="third"))
     await session.aclose()
+
+
+@pytest.fixture
+def open_folder() -> Generator[Path]:
+    """A folder that other users may enter; pytest closes its own to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 READ_ONLY = """
@@ -203,7 +217,7 @@ anyio.run(main, *sys.argv[1:4], backend=sys.argv[4])
     ("kind", "locked", "told"),
     [("jsonl", "chat.jsonl", ["6"]), ("jsonl", ".", ["storage", "6"]), ("entry files", "chat/entries", None)],
 )
-def test_made_read_only(tmp_path: Path, kind: str, locked: str, told: Any, loop: str) -> None:
+def test_made_read_only(open_folder: Path, kind: str, locked: str, told: Any, loop: str) -> None:
     """R10: a file that is open is written to whatever becomes of its mode; in a folder that takes no new names appends fail.
 
     And go on when it does again. Run as another user, for whom modes count.
@@ -211,17 +225,14 @@ def test_made_read_only(tmp_path: Path, kind: str, locked: str, told: Any, loop:
     import anyio
 
     async def make() -> None:
-        await (await begun(kind, place_of(kind, tmp_path, "chat"))).aclose()
+        await (await begun(kind, place_of(kind, open_folder, "chat"))).aclose()
 
     anyio.run(make)
-    for path in (tmp_path, *tmp_path.rglob("*")):
+    for path in (open_folder, *open_folder.rglob("*")):
         os.chown(path, 65534, 65534)
-    for path in tmp_path.parents:
-        if path.is_relative_to("/tmp") and path != Path("/tmp"):
-            path.chmod(0o755)
-    place = place_of(kind, tmp_path, "chat")
+    place = place_of(kind, open_folder, "chat")
     done = subprocess.run(
-        [sys.executable, "-c", READ_ONLY, kind, str(place), str(tmp_path / locked), loop],
+        [sys.executable, "-c", READ_ONLY, kind, str(place), str(open_folder / locked), loop],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

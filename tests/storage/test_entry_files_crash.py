@@ -18,6 +18,7 @@ import pytest
 from storage import files
 from storage.entry_files import EntryFileStorage
 from storage.errors import (
+    DamagedSessionError,
     SessionNotFoundError,
     StorageError,
 )
@@ -164,6 +165,41 @@ def test_a_repair_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(storage.read()) == 1
     assert len(list((folder / "torn").iterdir())) == 3
     storage.close()
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_no_repair_beside_damage(tmp_path: Path, on_corrupt: Any) -> None:
+    """R14, R15: where another entry is damaged, a tail is not set aside; salvage shows it, for nothing is ever appended."""
+    folder = tmp_path / "chat"
+    records = make(folder, [1, 1, 3])
+    damaged = entry_path(folder, records[0])
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    entry_path(folder, records[2]).unlink()
+    before = snapshot(folder / "entries")
+    if on_corrupt == "raise":
+        with pytest.raises(DamagedSessionError):
+            reopen(folder, on_torn_tail="repair")
+    else:
+        storage = reopen(folder, on_torn_tail="repair", on_corrupt="skip")
+        assert [record.seq for record in storage.read()] == [1, 3, 4]
+        assert not storage.info.writable
+        storage.close()
+    assert snapshot(folder / "entries") == before
+    assert not (folder / "torn").exists()
+
+
+def test_salvage_without_a_header(tmp_path: Path) -> None:
+    """R14: with its header lost or damaged, salvage shows every entry; the folder's name stands in for the id."""
+    folder = tmp_path / "chat"
+    records = make(folder, [1, 2])
+    for spoil in (lambda path: path.write_bytes(path.read_bytes()[:30]), lambda path: path.unlink()):
+        spoil(folder / "metadata.json")
+        with pytest.raises(DamagedSessionError):
+            reopen(folder)
+        storage = reopen(folder, on_corrupt="skip")
+        assert [record.id for record in storage.read()] == [record.id for record in records]
+        assert (storage.info.header.id, storage.info.writable) == ("chat", False)
+        storage.close()
 
 
 WRITER = """

@@ -27,6 +27,7 @@ from storage import (
     StorageError,
     UnsupportedVersionError,
     Watchable,
+    postgres_following,
 )
 from storage.event_loops import run_in_worker
 from storage.testing import check_storage
@@ -126,8 +127,9 @@ async def begin_to_follow(reader: PostgresStorage) -> bool:
     return reader._follower._is_told
 
 
-async def test_a_reader_is_told(place: PostgresPlace) -> None:
+async def test_a_reader_is_told(place: PostgresPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the server, while it follows; appends that nobody follows tell nobody."""
+    monkeypatch.setattr(postgres_following, "_LOOK_EVERY_WHEN_TOLD", 1000)
     writer = await place.new_log()
     await writer.append_message(said("first"))
     assert sql(place.dsn, "SELECT followed_until FROM branchline_sessions WHERE id = %s", place.session_id) == [(None,)]
@@ -170,8 +172,9 @@ async def test_following_outlives_its_connection(postgres_server: PostgresServer
         await writer.aclose()
 
 
-async def test_a_deleted_session_ends_following(place: PostgresPlace) -> None:
-    """It is a change, and reading says what happened."""
+async def test_a_deleted_session_ends_following(place: PostgresPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a change that is told, and reading says what happened."""
+    monkeypatch.setattr(postgres_following, "_LOOK_EVERY_WHEN_TOLD", 1000)
     log = await place.new_log()
     await log.aclose()
     reader = await place.open(mode="read")
