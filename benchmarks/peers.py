@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import venv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ LOOPS = {
     "openai-agents, SQLiteSession": "loop_openai_agents.py",
     "pydantic-ai, all written at the end": "loop_pydantic_ai.py",
 }
+USUAL = (*(package for _, package in PEERS.values()), "pydantic-ai-slim[openai]")
 _SCRIPTS = Path(__file__).parent / "peer_scripts"
 
 
@@ -35,13 +37,17 @@ class PeerFigures:
     reload: float
 
 
-def environment(folder: Path) -> Path:
-    """The interpreter of an environment that holds the peers; made once, kept in ``folder``."""
+def environment(folder: Path, packages: Sequence[str] = USUAL) -> Path:
+    """The interpreter of an environment that holds the peers; made once, kept in ``folder``.
+
+    Raises ``CalledProcessError`` if they could not be installed; the next call tries again.
+    """
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    if not python.exists():
+    made = folder / "packages"
+    if not made.exists() or made.read_text().split() != list(packages):
         venv.create(folder, with_pip=True)
-        packages = [package for _, package in PEERS.values()] + ["pydantic-ai-slim[openai]"]
         subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
+        made.write_text("\n".join(packages) + "\n")
     return python
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import anyio
 
@@ -74,7 +74,8 @@ async def ask(summarizer: Summarizer, request: SummaryRequest, seconds: float | 
     scope = anyio.CancelScope(deadline=anyio.current_time() + seconds) if seconds is not None else anyio.CancelScope()
     try:
         with scope:
-            return await summarizer.summarize(request)
+            reply: object = await summarizer.summarize(request)
+            return _as_reply(reply)
     except CompactionError:
         raise
     except Exception as error:
@@ -86,6 +87,16 @@ async def ask(summarizer: Summarizer, request: SummaryRequest, seconds: float | 
         f"no summary after {seconds} seconds; nothing was changed, try again later or raise summary_timeout",
         seconds=seconds,
     )
+
+
+def _as_reply(reply: object) -> SummaryReply:
+    """What the summariser answered, if it kept to the protocol."""
+    if not isinstance(reply, SummaryReply):
+        raise TypeError(f"it answered a {type(reply).__name__}, not a SummaryReply")
+    text, usage = cast("object", reply.text), cast("object", reply.usage)
+    if not isinstance(text, str) or not (usage is None or isinstance(usage, Usage)):
+        raise TypeError("its SummaryReply has no text, or a usage that is no Usage")
+    return reply
 
 
 def checked(check: Callable[[], T], reply: SummaryReply) -> T:

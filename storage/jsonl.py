@@ -10,7 +10,6 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import islice
 
 from storage import files
@@ -35,7 +34,7 @@ from storage.jsonl_file import (
     OpenFile,
     blob_folder,
     create_session_file,
-    delete_session_files,
+    delete_session,
     naming,
     open_session_file,
     pieces,
@@ -403,22 +402,13 @@ class JsonlStorage(DiskBlobs):
             warnings.warn(f"a session was dropped without being closed: {self._path}", ResourceWarning, stacklevel=1)
 
     def delete(self) -> None:
-        """Delete the file and what lies beside it.
-
-        Raises ``SessionLockedError`` while somebody else writes, and ``StorageError``.
-        """
+        """Delete the file and all beside it. Raises ``SessionLockedError`` while somebody else writes, ``StorageError``."""
         lock = self._lock
         if lock is None or not lock.held:
             lock = WriterLock.acquire(self._path + ".lock")
         self._lock = None
         try:
             self.close()
-            naming(
-                self._path,
-                partial(delete_session_files, self._path),
-                "cannot delete all of the session",
-                "delete it again",
-            )
-            lock.remove()
+            delete_session(self._path, lock)
         finally:
             lock.release()

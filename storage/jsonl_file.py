@@ -341,6 +341,16 @@ def _remove_uncommitted(path: str, *, set_aside: bool) -> None:
     _remove(path)
 
 
+def delete_session(path: str, lock: WriterLock) -> None:
+    """Delete a session whose lock is held, and the lock file last. Raises ``StorageError``; then it can be tried again."""
+
+    def delete() -> None:
+        delete_session_files(path)
+        lock.remove()
+
+    naming(path, delete, "cannot delete all of the session", "delete it again")
+
+
 def delete_session_files(path: str) -> None:
     """Remove a session's file, its blobs and its side files, but not the lock file, which its holder removes last."""
     folder = os.path.dirname(path)

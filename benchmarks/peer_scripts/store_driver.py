@@ -20,7 +20,6 @@ from typing import Any
 KEPT = 50
 _BLOCKS, _BLOCK = 5, 10
 _BEAT = 0.001
-_WEIGHED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,8 @@ class Plan:
     rounds: int = 3
     count: int = 20
     """Appends of each session side by side."""
+    weighed: int = 1_000
+    """Awaited appends before the bytes on disk are looked at."""
     sessions: int = 1
     """With ``count``: how many sessions append ``count`` entries each, while somebody else counts the syncs."""
     dsn: str | None = None
@@ -280,9 +281,9 @@ async def _forking(store: Store, plan: Plan) -> float | None:
 
 
 async def _weighed(store: Store, place: Path, plan: Plan) -> float:
-    """Bytes an entry takes when all is closed: with 1,000 awaited appends, less what an empty session takes."""
+    """Bytes an entry takes when all is closed: with so many awaited appends, less what an empty session takes."""
     weights: list[float] = []
-    for name, count in (("empty", 0), ("full", _WEIGHED)):
+    for name, count in (("empty", 0), ("full", plan.weighed)):
         folder = place / name
         folder.mkdir()
         before = _weight(folder, plan.dsn)
@@ -292,7 +293,7 @@ async def _weighed(store: Store, place: Path, plan: Plan) -> float:
         await store.close(session)
         await store.stop()
         weights.append(_weight(folder, plan.dsn) - before)
-    return (weights[1] - weights[0]) / _WEIGHED
+    return (weights[1] - weights[0]) / plan.weighed
 
 
 def _weight(folder: Path, dsn: str | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -55,6 +55,8 @@ FAILURES: dict[str, tuple[str, Callable[[SummaryRequest], Any]]] = {
     "says more than it got": ("too_long", lambda request: request.prompt * 3),
     "calls a tool": ("tool_call", lambda _: SummaryReply("Let me see.", has_tool_calls=True)),
     "is cut off": ("cut_off", lambda _: SummaryReply("## Goal\n- to", stop_reason="length")),
+    "answers no reply": ("summarizer_failed", lambda _: 5),
+    "answers no text": ("summarizer_failed", lambda _: SummaryReply(cast("str", None))),
     "says that it failed": ("summarizer_failed", lambda _: SummaryReply("", stop_reason="error", error_message="no")),
 }
 SETTINGS = AgentSettings(compaction=CompactionSettings(summary_timeout=0.01))

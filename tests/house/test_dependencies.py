@@ -48,7 +48,9 @@ def imported() -> dict[str, str]:
 
 def test_everything_imported_is_declared():
     """A fresh installation has every module that the packages import; what is optional comes with an extra."""
-    undeclared = {name: place for name, place in imported().items() if name not in declared("local", "postgres", "tokens")}
+    undeclared = {
+        name: place for name, place in imported().items() if name not in declared("local", "postgres", "tokens")
+    }
     assert undeclared.keys() - NO_DEPENDENCY_OF_THEIR_OWN == set(), undeclared
 
 

@@ -54,7 +54,7 @@ def test_the_wheel_says_what_it_needs(wheel: zipfile.ZipFile):
     assert metadata["Name"] == "branchline"
     assert metadata["Requires-Python"] == ">=3.11"
     assert metadata["License-Expression"] == "MIT"
-    assert set(metadata.get_all("Provides-Extra") or ()) == {"dev", "local", "tokens"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == {"dev", "local", "postgres", "tokens"}
     assert "branchline = harness.cli:main" in wheel.read("branchline-0.1.0.dist-info/entry_points.txt").decode()
     assert "branchline-0.1.0.dist-info/licenses/LICENSE" in wheel.namelist()
 
