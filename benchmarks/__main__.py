@@ -6,6 +6,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from rich.table import Table
 
 from benchmarks import (
     appending,
+    backends,
     compactions,
     contexts,
     copies,
     idle,
     importing,
     long_run,
+    million,
     opening,
     peers,
     postgres,
@@ -114,6 +117,12 @@ def main() -> None:
             figures += idle.idle_sessions(folder / "idle", 100 if options.small else 1_000)
         if options.only in "postgres":
             figures += postgres.measure(small=options.small)
+        sheets: list[backends.Sheet] = []
+        if options.only in "backends":
+            made, sheets = backends.measure(small=options.small, peers=None if options.no_peers else _PEERS)
+            figures += made
+        if options.only in "million" and not options.small:
+            sheets.append(million.measure())
         beside: list[tuple[str, float, float]] = []
         if not options.no_peers and not options.only:
             count = 200 if options.small else 2_000
@@ -123,8 +132,14 @@ def main() -> None:
                 (one.name, one.append, one.reload) for one in peers.measure(_PEERS, count, 1 if options.small else 3)
             ]
     _show(console, figures, beside)
+    for sheet in sheets:
+        console.print(sheet.shown())
     if options.json is not None:
-        found = {"figures": [one.to_json() for one in figures], "peers": beside}
+        found = {
+            "figures": [one.to_json() for one in figures],
+            "peers": beside,
+            "tables": [asdict(sheet) for sheet in sheets],
+        }
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -76,7 +77,9 @@ class Sheet:
 
     def shown(self) -> Table:
         """For the console."""
-        table = Table(*self.columns, title=self.title, title_justify="left")
+        table = Table(title=self.title, title_justify="left")
+        for name in self.columns:
+            table.add_column(name, no_wrap=name in ("", "÷ floor"))
         for row in self.rows:
             table.add_row(*row)
         return table
@@ -93,7 +96,7 @@ def measure(*, small: bool, peers: Path | None, only: str = "") -> tuple[list[Fi
                 result = _measured(one, folder, server, small=small)
                 if result is not None:
                     found[one] = result
-    return _figures(found), [_appends(found), _many(found), _reads(found, small=small)]
+    return _figures(found), [_appends(found), _many(found), _stalls(found), _reads(found, small=small)]
 
 
 def _ours(with_server: bool) -> list[Contestant]:
@@ -101,15 +104,13 @@ def _ours(with_server: bool) -> list[Contestant]:
     if with_server:
         names["postgres"] = "PostgreSQL"
     module = (sys.executable, "-m", "benchmarks.our_stores")
-    made = [Contestant("branchline, memory", (*module, "memory", "os"), "os", on_disk=False)]
+    made = [Contestant("memory", (*module, "memory", "os"), "os", on_disk=False)]
     levels: tuple[Durability, ...] = ("fsync", "os")
     for word, name in names.items():
         for level in levels:
             command = (*module, word, level)
             postgres = word == "postgres"
-            made.append(
-                Contestant(f"branchline, {name}, {level}", command, level, postgres=postgres, reads=level == "os")
-            )
+            made.append(Contestant(f"{name}, {level}", command, level, postgres=postgres, reads=level == "os"))
     return made
 
 
@@ -137,11 +138,7 @@ def _theirs(peers: Path | None, *, small: bool, with_server: bool) -> list[Conte
 
 def _started(stack: ExitStack) -> PostgresServer | None:
     folder = binaries()
-    try:
-        import psycopg as _
-    except ImportError:
-        folder = None
-    if folder is None:
+    if folder is None or find_spec("psycopg") is None:
         print("there is no PostgreSQL server or psycopg here; its figures are left out", file=sys.stderr)
         return None
     server = PostgresServer(folder, shared_buffers="256MB", max_wal_size="4GB")
@@ -158,7 +155,7 @@ def _measured(one: Contestant, folder: Path, server: PostgresServer | None, *, s
         parts.append("weigh")
     plan = Plan(TEXT, tuple(parts), count=2 if small or one.few else 10, weighed=200 if small or one.few else 1_000)
     if small:
-        plan = replace(plan, sizes=(100, 1_000), large=3_000, rounds=1)
+        plan = replace(plan, sizes=(100, 300), large=3_000, rounds=1)
     printed = _run(one, plan, folder, server)
     if printed is None:
         return None
@@ -226,7 +223,7 @@ def _syncs(
 
 
 @contextmanager
-def _traced(server: PostgresServer, report: Path) -> Iterator[bool]:
+def _traced(server: PostgresServer, report: Path) -> Generator[bool]:
     """Count the calls of all the server's processes, also of those that it starts meanwhile; whether that is allowed."""
     first = (server.folder / "data" / "postmaster.pid").read_text().splitlines()[0]
     listed = subprocess.run(["ps", "-o", "pid=", "--ppid", first], capture_output=True, text=True, check=True)
@@ -267,44 +264,44 @@ def _figures(found: Mapping[Contestant, dict[str, Any]]) -> list[Figure]:
 
 def _appends(found: Mapping[Contestant, dict[str, Any]]) -> Sheet:
     sizes = list(next(iter(found.values()))["grow"]) if found else []
-    columns = ("", *(f"at {int(size):,}" for size in sizes), "÷ floor", "syncs", "bytes an entry on disk")
+    columns = ("", *(f"at {int(size):,}" for size in sizes), "÷ floor", "syncs", "bytes on disk")
     rows: list[tuple[str, ...]] = []
     for one, figures in found.items():
-        grown: dict[str, Any] = figures["grow"]
-        times = [_microseconds(grown[size]["append"]) for size in sizes]
-        ratios = [grown[size]["ratio"] for size in sizes]
+        grown = list(figures["grow"].values())
         weight = figures.get("bytes")
+        times, ratios = _times_and_ratios(grown)
         bytes_each = "" if weight is None else f"{weight:,.0f}"
-        shown = "" if None in ratios else " · ".join(f"{ratio:.2f}" for ratio in ratios)
-        rows.append((one.name, *times, shown, _count(figures.get("syncs")), bytes_each))
-    return Sheet("an awaited append of 1 KB to a session of so many entries", columns, tuple(rows))
+        rows.append((one.name, *times, ratios, _count(figures.get("syncs")), bytes_each))
+    return Sheet("an awaited append of 1 KB to a session of so many entries, in µs", columns, tuple(rows))
 
 
 def _many(found: Mapping[Contestant, dict[str, Any]]) -> Sheet:
-    columns = ("", "1", "16", "64", "÷ floor", "syncs, 64", "loop held, 1", "loop held, 64")
     rows: list[tuple[str, ...]] = []
     for one, figures in found.items():
-        side: dict[str, Any] = figures["side"]
-        times = [_microseconds(beside["append"]) for beside in side.values()]
-        ratios = [beside["ratio"] for beside in side.values()]
-        shown = "" if None in ratios else " · ".join(f"{ratio:.2f}" for ratio in ratios)
-        stalls = [
-            f"{_milliseconds(stall['p99'])}, {_milliseconds(stall['worst'])}" for stall in figures["stall"].values()
-        ]
-        rows.append((one.name, *times, shown, _count(figures.get("syncs_of_64")), *stalls))
-    title = "so many new sessions append side by side: time an append; how long the event loop is held (p99, worst)"
-    return Sheet(title, columns, tuple(rows))
+        times, ratios = _times_and_ratios(list(figures["side"].values()))
+        rows.append((one.name, *times, ratios, _count(figures.get("syncs_of_64"))))
+    title = "so many new sessions that append side by side: the time over the number of all appends, in µs"
+    return Sheet(title, ("", "1", "16", "64", "÷ floor", "syncs of 64"), tuple(rows))
+
+
+def _stalls(found: Mapping[Contestant, dict[str, Any]]) -> Sheet:
+    rows: list[tuple[str, ...]] = []
+    for one, figures in found.items():
+        held = [f"{stall[name] * 1e3:,.1f}" for stall in figures["stall"].values() for name in ("p99", "worst")]
+        rows.append((one.name, *held))
+    title = "how long the event loop is held while so many sessions append, in ms"
+    return Sheet(title, ("", "1: p99", "worst", "64: p99", "worst"), tuple(rows))
+
+
+def _times_and_ratios(found: Sequence[Mapping[str, float | None]]) -> tuple[list[str], str]:
+    times = [f"{(one['append'] or 0) * 1e6:,.0f}" for one in found]
+    ratios = [ratio for one in found if (ratio := one["ratio"]) is not None]
+    return times, " · ".join(f"{ratio:.2f}" for ratio in ratios)
 
 
 def _reads(found: Mapping[Contestant, dict[str, Any]], *, small: bool) -> Sheet:
-    size, large = ("1,000", "3,000") if small else ("10,000", "100,000")
-    columns = (
-        "",
-        f"reopen {size}, all shown",
-        f"last 50 of {large}, open",
-        "the same from nothing",
-        f"fork of {size}",
-    )
+    size, large = ("300", "3,000") if small else ("10,000", "100,000")
+    columns = ("", f"reopen {size}, show all", f"last 50 of {large}", "the same, opening it", f"fork of {size}")
     rows: list[tuple[str, ...]] = []
     for one, figures in found.items():
         if "reload" in figures:

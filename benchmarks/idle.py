@@ -12,6 +12,7 @@ import anyio
 
 from benchmarks.measuring import Figure
 from harness.agent import AgentHarness
+from harness.models.protocol import ModelRequest
 from harness.session import Session
 from harness.testing import ScriptedModel
 from storage.jsonl import JsonlStorage
@@ -47,7 +48,7 @@ async def hold(folder: Path, count: int) -> float:
     return each
 
 
-class Forgetful(list[object]):
+class Forgetful(list[ModelRequest]):
     """Keeps nothing: the requests would be counted as the sessions' own."""
 
     def append(self, value: object) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ MILLION = 1_000_000
 _BYTES_AN_ENTRY_SHOWN = 8_000
 """Memory that must be free for each entry before a whole context is asked for."""
 
-_KINDS: dict[str, Callable[..., Any]] = {"JSONL": JsonlStorage, "SQLite": SqliteStorage}
+_KINDS: dict[str, Any] = {"JSONL": JsonlStorage, "SQLite": SqliteStorage}
 
 
 async def make(kind: str, path: Path, count: int) -> None:
@@ -87,7 +86,7 @@ def measure(count: int = MILLION) -> Sheet:
         if "whole" in found:
             whole = (f"{found['whole']:,.1f} s", _megabytes(found["whole_bytes"]))
         opened = (f"{found['open']:,.1f} s", _megabytes(found["open_bytes"]))
-        rows.append((f"branchline, {kind}", _megabytes(size), *opened, f"{found['last'] * 1e3:,.2f} ms", *whole))
+        rows.append((kind, _megabytes(size), *opened, f"{found['last'] * 1e3:,.2f} ms", *whole))
     columns = ("", "on disk", "open", "memory", f"context that keeps {KEPT}", "whole context", "memory")
     return Sheet(f"a session of {count:,} entries", columns, tuple(rows))
 

@@ -112,6 +112,7 @@ async def overhead(folder: Path, steps: int, rounds: int, peers: Path | None) ->
 
 async def cancelled(place: Path, url: str, slow: Callable[[], Awaitable[str]]) -> float:
     """The seconds from the cancellation of a turn to its end on disk."""
+    began = ended = 0.0
     async with (
         OpenAIChatModel("any", base_url=url, api_key="any") as model,
         Session.open(JsonlStorage.create(place)) as session,
@@ -124,8 +125,8 @@ async def cancelled(place: Path, url: str, slow: Callable[[], Awaitable[str]]) -
         group.cancel_scope.cancel()
         with anyio.CancelScope(shield=True):
             await harness.wait_for_idle()
-            took = time.perf_counter() - began
-    return took
+            ended = time.perf_counter()
+    return ended - began
 
 
 async def quiet_after_cancel(folder: Path, rounds: int) -> list[Figure]:

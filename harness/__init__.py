@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         ToolProgress,
         ToolStarted,
         TurnEnded,
+        TurnReason,
         TurnStarted,
         TurnSuspended,
     )
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     )
     from harness.hooks import CallFacts, CompactionFacts, Hook, NavigationFacts, Refusal, TurnFacts, TurnOutcome
     from harness.importing import ImportedSession, import_messages, import_session
-    from harness.message_queue import QueuedMessage
+    from harness.message_queue import Prompt, QueuedMessage
     from harness.model_summarizer import ModelSummarizer
     from harness.models import (
         AnthropicModel,
@@ -98,13 +99,13 @@ else:
         "harness.events": (
             "ActiveToolsChanged AgentEvent ApprovalRequested ApprovalResolved CompactionCause CompactionFailed "
             "CompactionFinished CompactionStarted MessageDelivered MessageFinished MessageQueued ModelChanged "
-            "PromptRecorded QueueKind ThinkingLevelChanged ToolFinished ToolProgress ToolStarted TurnEnded TurnStarted "
-            "TurnSuspended"
+            "PromptRecorded QueueKind ThinkingLevelChanged ToolFinished ToolProgress ToolStarted TurnEnded TurnReason "
+            "TurnStarted TurnSuspended"
         ),
         "harness.exporting": ("WholeConversation export_anthropic export_markdown export_openai whole_conversation"),
         "harness.hooks": "CallFacts CompactionFacts Hook NavigationFacts Refusal TurnFacts TurnOutcome",
         "harness.importing": "ImportedSession import_messages import_session",
-        "harness.message_queue": "QueuedMessage",
+        "harness.message_queue": "Prompt QueuedMessage",
         "harness.model_summarizer": "ModelSummarizer",
         "harness.models": (
             "AnthropicModel ChatModel ModelEvent ModelRequest OpenAIChatModel RecordedModel ReplyFinished RetryPolicy "
@@ -233,6 +234,7 @@ __all__ = [
     "PostgresStorage",
     "Projection",
     "Projector",
+    "Prompt",
     "PromptRecorded",
     "QueueFullError",
     "QueueKind",
@@ -305,6 +307,7 @@ __all__ = [
     "TurnFacts",
     "TurnLimitError",
     "TurnOutcome",
+    "TurnReason",
     "TurnStartEntry",
     "TurnStarted",
     "TurnStream",

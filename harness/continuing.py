@@ -41,8 +41,10 @@ async def continue_from(session: Session, other: Session, *, last_summary: bool)
     new = {key: value for key, value in inherited.items() if key not in own}
     entries: list[Entry] = []
     summary = last_summary_on(source) if last_summary else None
-    if summary is not None:
+    summary_id = None if summary is None else _taken_over(path, summary, other)
+    if summary is not None and summary_id is None:
         entries.append(_as_entry(summary, path, other))
+        summary_id = entries[0].id
     for key, value in new.items():
         entry = WorkingMemoryEntry(op="set", key=key, value=value)
         entry.from_session = other.id
@@ -68,7 +70,7 @@ async def continue_from(session: Session, other: Session, *, last_summary: bool)
         session_id=other.id,
         keys=tuple(new),
         kept=tuple(key for key in inherited if key in own),
-        summary_id=None if summary is None else first.id,
+        summary_id=summary_id,
     )
 
 
@@ -80,9 +82,23 @@ def last_summary_on(path: EntryPath) -> CompactionEntry | None:
     return entry if entry.summary and entry.summary.strip() else None
 
 
+def _taken_over(path: EntryPath, summary: CompactionEntry, other: Session) -> str | None:
+    """The entry of the path that this very summary was taken over into, if it was."""
+    for position in range(len(path)):
+        if path.entry_type(position) in ("compaction", "custom_message"):
+            details: object = cast("CompactionEntry | CustomMessageEntry", path.entry(position)).details
+            if isinstance(details, dict) and cast("dict[str, Any]", details).get("from") == _origin(summary, other):
+                return path.entry_id(position)
+    return None
+
+
+def _origin(summary: CompactionEntry, other: Session) -> dict[str, str]:
+    return {"session": other.id, "entry": summary.id}
+
+
 def _as_entry(summary: CompactionEntry, path: EntryPath, other: Session) -> Entry:
     """At the beginning of a conversation, what lies before it; later a message, which hides nothing."""
-    origin = {"session": other.id, "entry": summary.id}
+    origin = _origin(summary, other)
     if not any(path.entry_type(position) in _SHOWN for position in range(len(path))):
         known: object = summary.details
         details = cast("dict[str, Any]", known) if isinstance(known, dict) else {}

@@ -26,6 +26,7 @@ from harness.models.events import TextDelta, ThinkingDelta, ToolCallDelta
 from storage.messages import AssistantMessage, ToolCall, ToolResultMessage, Usage, UserMessage
 
 TurnReason = Literal["completed", "failed", "cancelled"]
+"""How a turn ended."""
 
 QueueKind = Literal["steer", "follow_up", "next_turn"]
 """Where a message that waits takes its place (see ``AgentHarness``)."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
@@ -95,12 +96,8 @@ class RunningTurn:
 
     async def run(self, work: Callable[[], Awaitable[AssistantMessage]]) -> AssistantMessage:
         """Do the work of the turn, once. Raises ``TurnAbortedError`` where ``abort`` ended it before it had completed."""
-        token = _inside.set(self)
-        try:
-            with self._scope:
-                return await work()
-        finally:
-            _inside.reset(token)
+        with self._entered():
+            return await work()
         if self.turn is not None and self.turn.reply is not None:
             return self.turn.reply
         raise TurnAbortedError(
@@ -109,13 +106,19 @@ class RunningTurn:
 
     async def run_change(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do something else than a turn in its place, once. Raises ``TurnAbortedError`` where ``abort`` ended it."""
+        with self._entered():
+            return await work()
+        raise TurnAbortedError("it was aborted; what was not recorded by then is not, and the session is as it was")
+
+    @contextmanager
+    def _entered(self) -> Generator[None]:
+        """Tasks that begin in here are part of it; ``abort`` ends the block, and is not heard behind it."""
         token = _inside.set(self)
         try:
             with self._scope:
-                return await work()
+                yield
         finally:
             _inside.reset(token)
-        raise TurnAbortedError("it was aborted; what was not recorded by then is not, and the session is as it was")
 
     def abort(self) -> None:
         """Cancel it. It ends as cancelled, with a result for each call."""

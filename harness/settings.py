@@ -61,16 +61,21 @@ class AgentSettings:
     """What tools are told. None: the session's own."""
 
     def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ValueError(f"max_steps is {self.max_steps}; a turn needs at least one request")
-        if self.max_result_chars < 1:
-            raise ValueError(f"max_result_chars is {self.max_result_chars}; give a positive number")
-        for name in ("max_turn_seconds", "max_turn_tokens", "max_chars", "max_tokens", "tool_timeout"):
+        for name in ("max_steps", "max_result_chars"):
             limit = getattr(self, name)
-            if limit is not None and not limit > 0:  # NaN is not, either
-                raise ValueError(f"{name} is {limit}; give a positive number, or None for no limit")
-        if self.reserve_tokens is not None and self.reserve_tokens < 0:
-            raise ValueError(f"reserve_tokens is {self.reserve_tokens}; give 0 or more, or None for a quarter")
+            if not _is_whole(limit) or limit < 1:
+                raise ValueError(f"{name} is {limit!r}; give a positive whole number")
+        for name in ("max_turn_tokens", "max_chars", "max_tokens"):
+            limit = getattr(self, name)
+            if limit is not None and (not _is_whole(limit) or limit < 1):
+                raise ValueError(f"{name} is {limit!r}; give a positive whole number, or None for no limit")
+        for name in ("max_turn_seconds", "tool_timeout"):
+            limit = getattr(self, name)
+            if limit is not None and not (_is_number(limit) and limit > 0):  # NaN is not, either
+                raise ValueError(f"{name} is {limit!r}; give a positive number, or None for no limit")
+        reserve = self.reserve_tokens
+        if reserve is not None and (not _is_whole(reserve) or reserve < 0):
+            raise ValueError(f"reserve_tokens is {reserve!r}; give 0 or more, or None for a quarter")
         for name in ("steering_mode", "follow_up_mode"):
             if getattr(self, name) not in get_args(QueueMode):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give 'one-at-a-time' or 'all'")
@@ -98,3 +103,11 @@ class AgentSettings:
         longest = max((limit for limit in asked if isinstance(limit, int)), default=0)
         usual = min(_LARGEST_RESERVE, context_window // 4)
         return max(usual, min(longest, context_window // 2))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

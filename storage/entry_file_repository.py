@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,11 +21,10 @@ from storage.entry_folder_lifetime import delete_folder, read_header, remove_lef
 from storage.entry_folder_reading import FolderReader
 from storage.entry_folder_streams import reading_folder, receive_folder
 from storage.errors import DamagedSessionError, SessionNotFoundError
-from storage.event_loops import run_in_worker
 from storage.file_lock import WriterLock, open_when_free
 from storage.folder_repository import FolderRepository
 from storage.header import SessionHeader
-from storage.protocols import Corrupt, Mode, Record, TornTail
+from storage.protocols import Record
 from storage.repository import Mark, SessionSummary
 from storage.session_streams import SessionStream
 from storage.summaries import digest_all, digest_members, header_members, summarise
@@ -40,65 +39,7 @@ _SIZED_AT_MOST = 1000
 class EntryFileRepository(FolderRepository[EntryFileStorage]):
     """A ``SessionRepository`` of folders with a file for each entry. Other folders under ``root`` are no sessions."""
 
-    async def create(
-        self,
-        session_id: str | None = None,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        parent_session: str | None = None,
-        records: Iterable[Record] = (),
-        blobs: Blobs = (),
-    ) -> EntryFileStorage:
-        """A new session; see ``SessionRepository.create``."""
-        session_id, path = await run_in_worker(lambda: self._free(session_id))
-        return await EntryFileStorage.create(
-            path,
-            cwd=cwd,
-            session_id=session_id,
-            parent_session=parent_session,
-            records=records,
-            blobs=blobs,
-            durability=self.durability,
-        )
-
-    async def open(
-        self,
-        session_id: str,
-        *,
-        mode: Mode = "write",
-        on_torn_tail: TornTail = "repair",
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> EntryFileStorage:
-        """The session of that id; see ``SessionRepository.open``."""
-        path = await run_in_worker(lambda: self._existing(session_id))
-        return await EntryFileStorage.open(
-            path,
-            mode=mode,
-            durability=self.durability,
-            on_torn_tail=on_torn_tail,
-            on_corrupt=on_corrupt,
-            lock_timeout=lock_timeout,
-        )
-
-    async def open_or_create(
-        self,
-        session_id: str,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> EntryFileStorage:
-        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
-        path = await run_in_worker(lambda: self._existing_or_free(session_id))
-        return await EntryFileStorage.open_or_create(
-            path,
-            cwd=cwd,
-            session_id=session_id,
-            durability=self.durability,
-            on_corrupt=on_corrupt,
-            lock_timeout=lock_timeout,
-        )
+    storage_type = EntryFileStorage
 
     @contextmanager
     def reading(self, session_id: str) -> Generator[SessionStream]:

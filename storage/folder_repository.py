@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
+from storage.blobs import Blobs
 from storage.errors import (
     InvalidIdError,
     SessionError,
@@ -16,7 +17,7 @@ from storage.errors import (
 )
 from storage.event_loops import Breath, run_in_worker
 from storage.identifiers import check_session_id, is_safe_name, new_id
-from storage.protocols import Durability, Record, SessionStorage
+from storage.protocols import Corrupt, Durability, Mode, Record, SessionStorage, TornTail
 from storage.repository import (
     Forkable,
     Mark,
@@ -30,7 +31,58 @@ from storage.repository import (
 )
 from storage.summaries import summarise
 
-S = TypeVar("S", bound=SessionStorage)
+
+class StorageAtPath(SessionStorage, Protocol):
+    """A storage whose sessions lie at a path each: what its class makes and opens them with."""
+
+    @classmethod
+    async def create(
+        cls,
+        where: str | os.PathLike[str],
+        /,
+        *,
+        cwd: str | os.PathLike[str] | None,
+        session_id: str | None,
+        parent_session: str | None,
+        records: Iterable[Record],
+        blobs: Blobs,
+        durability: Durability,
+    ) -> Self:
+        """A new session."""
+        ...
+
+    @classmethod
+    async def open(
+        cls,
+        where: str | os.PathLike[str],
+        /,
+        *,
+        mode: Mode,
+        durability: Durability,
+        on_torn_tail: TornTail,
+        on_corrupt: Corrupt,
+        lock_timeout: float,
+    ) -> Self:
+        """The session that is there."""
+        ...
+
+    @classmethod
+    async def open_or_create(
+        cls,
+        where: str | os.PathLike[str],
+        /,
+        *,
+        cwd: str | os.PathLike[str] | None,
+        session_id: str | None,
+        durability: Durability,
+        on_corrupt: Corrupt,
+        lock_timeout: float,
+    ) -> Self:
+        """Either."""
+        ...
+
+
+S = TypeVar("S", bound=StorageAtPath)
 
 _AT_ONCE = 64
 """How many sessions are summarised in one go, which a cancellation waits for."""
@@ -42,6 +94,9 @@ class FolderRepository(ABC, Generic[S]):
     suffix: ClassVar[str] = ""
     """What follows the id in the name of a session's file or folder."""
 
+    storage_type: type[S]
+    """The backend's storage, which makes and opens the sessions."""
+
     def __init__(self, root: str | os.PathLike[str], *, durability: Durability = "fsync") -> None:
         """``root`` is the folder of the sessions; it is made (0700) with the first of them."""
         self.root: str = os.path.abspath(root)
@@ -50,6 +105,66 @@ class FolderRepository(ABC, Generic[S]):
     def path_of(self, session_id: str) -> str:
         """Where the session of that id lies, or would lie. Raises ``InvalidIdError``."""
         return os.path.join(self.root, check_session_id(session_id) + self.suffix)
+
+    async def create(
+        self,
+        session_id: str | None = None,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        parent_session: str | None = None,
+        records: Iterable[Record] = (),
+        blobs: Blobs = (),
+    ) -> S:
+        """A new session; see ``SessionRepository.create``."""
+        session_id, path = await run_in_worker(lambda: self._free(session_id))
+        return await self.storage_type.create(
+            path,
+            cwd=cwd,
+            session_id=session_id,
+            parent_session=parent_session,
+            records=records,
+            blobs=blobs,
+            durability=self.durability,
+        )
+
+    async def open(
+        self,
+        session_id: str,
+        *,
+        mode: Mode = "write",
+        on_torn_tail: TornTail = "repair",
+        on_corrupt: Corrupt = "raise",
+        lock_timeout: float = 0,
+    ) -> S:
+        """The session of that id; see ``SessionRepository.open``."""
+        path = await run_in_worker(lambda: self._existing(session_id))
+        return await self.storage_type.open(
+            path,
+            mode=mode,
+            durability=self.durability,
+            on_torn_tail=on_torn_tail,
+            on_corrupt=on_corrupt,
+            lock_timeout=lock_timeout,
+        )
+
+    async def open_or_create(
+        self,
+        session_id: str,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        on_corrupt: Corrupt = "raise",
+        lock_timeout: float = 0,
+    ) -> S:
+        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
+        path = await run_in_worker(lambda: self._existing_or_free(session_id))
+        return await self.storage_type.open_or_create(
+            path,
+            cwd=cwd,
+            session_id=session_id,
+            durability=self.durability,
+            on_corrupt=on_corrupt,
+            lock_timeout=lock_timeout,
+        )
 
     async def list(self, *, after: str | None = None, limit: int = 50, deep: bool = False) -> SessionPage:
         """The sessions, the one that was written to last first; see ``SessionRepository.list``.
@@ -82,17 +197,6 @@ class FolderRepository(ABC, Generic[S]):
         return await fork_into(source, self.create, target_id, position, session_id)
 
     # ---- what a backend adds
-
-    @abstractmethod
-    async def create(
-        self,
-        session_id: str | None = None,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        parent_session: str | None = None,
-        records: Iterable[Record] = (),
-    ) -> S:
-        """A new session; see ``SessionRepository.create``."""
 
     @abstractmethod
     def _id_of(self, item: os.DirEntry[str]) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from storage.jsonl import JsonlStorage
 from storage.jsonl_file import BegunFile, delete_session_files, left_behind
 from storage.jsonl_streams import reading_file, receive_file
 from storage.migrating import MigrationReport, read_old_session, write_old_session
-from storage.protocols import Corrupt, Mode, Record, TornTail
+from storage.protocols import Record
 from storage.repository import Mark, SessionSummary
 from storage.session_streams import SessionStream
 from storage.summaries import (
@@ -39,65 +39,7 @@ class JsonlRepository(FolderRepository[JsonlStorage]):
 
     suffix: ClassVar[str] = ".jsonl"
 
-    async def create(
-        self,
-        session_id: str | None = None,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        parent_session: str | None = None,
-        records: Iterable[Record] = (),
-        blobs: Blobs = (),
-    ) -> JsonlStorage:
-        """A new session; see ``SessionRepository.create``."""
-        session_id, path = await run_in_worker(lambda: self._free(session_id))
-        return await JsonlStorage.create(
-            path,
-            cwd=cwd,
-            session_id=session_id,
-            parent_session=parent_session,
-            records=records,
-            blobs=blobs,
-            durability=self.durability,
-        )
-
-    async def open(
-        self,
-        session_id: str,
-        *,
-        mode: Mode = "write",
-        on_torn_tail: TornTail = "repair",
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> JsonlStorage:
-        """The session of that id; see ``SessionRepository.open``."""
-        path = await run_in_worker(lambda: self._existing(session_id))
-        return await JsonlStorage.open(
-            path,
-            mode=mode,
-            durability=self.durability,
-            on_torn_tail=on_torn_tail,
-            on_corrupt=on_corrupt,
-            lock_timeout=lock_timeout,
-        )
-
-    async def open_or_create(
-        self,
-        session_id: str,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> JsonlStorage:
-        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
-        path = await run_in_worker(lambda: self._existing_or_free(session_id))
-        return await JsonlStorage.open_or_create(
-            path,
-            cwd=cwd,
-            session_id=session_id,
-            durability=self.durability,
-            on_corrupt=on_corrupt,
-            lock_timeout=lock_timeout,
-        )
+    storage_type = JsonlStorage
 
     async def take_in(self, source: str | os.PathLike[str], session_id: str | None = None) -> MigrationReport:
         """Make a session here of a session file from elsewhere, pi's older versions too; ``source`` is only read.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from harness.cli.failures import CommandLineError
+from storage.errors import ModelError
 
 if TYPE_CHECKING:
     from compaction.state import ModelChoice
@@ -77,10 +80,10 @@ def choose_model(
         raise CommandLineError(f"{asked}; choose a model in one of these ways:", hints=HOW_TO_CHOOSE)
     from harness.models import OpenAIChatModel
 
-    if base_url is None:
-        return OpenAIChatModel(name or DEFAULT_MODEL)
-    host = urlsplit(base_url).netloc.rpartition("@")[2]
-    return OpenAIChatModel(name or UNNAMED_MODEL, base_url=base_url, provider=host or _OPENAI)
+    with _nothing_begun():
+        if base_url is None:
+            return OpenAIChatModel(name or DEFAULT_MODEL)
+        return OpenAIChatModel(name or UNNAMED_MODEL, base_url=base_url, provider=_host(base_url) or _OPENAI)
 
 
 def _anthropic(model_id: str, *, has_way: bool) -> ChatModel:
@@ -91,4 +94,22 @@ def _anthropic(model_id: str, *, has_way: bool) -> ChatModel:
         )
     from harness.models import AnthropicModel
 
-    return AnthropicModel(model_id)
+    with _nothing_begun():
+        return AnthropicModel(model_id)
+
+
+@contextmanager
+def _nothing_begun() -> Generator[None]:
+    """What a model refuses to be made with, a base URL that is none, say, was said wrong: nothing was begun."""
+    try:
+        yield
+    except ModelError as error:
+        raise CommandLineError(error.message) from error
+
+
+def _host(base_url: str) -> str:
+    """The host and port of the address; empty where it is none."""
+    try:
+        return urlsplit(base_url).netloc.rpartition("@")[2]
+    except ValueError:
+        return ""

@@ -30,6 +30,8 @@ from storage.messages import AssistantMessage
 LARGEST_REPLY = 8_000_000
 """Characters of a reply's text, thinking and arguments together: several times what any model can say."""
 
+_PORTS = 65_536
+
 _log = logging.getLogger("branchline.models")
 
 
@@ -327,7 +329,9 @@ def _endpoint(api: ChatApi, base_url: str) -> httpx.URL:
         url = httpx.URL(base_url.strip())
     except httpx.InvalidURL:
         url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host:
+    # httpx escapes what no host may have, such as the bracket of half an IPv6 address, and lets any port pass.
+    is_host = bool(url.host) and ("%" not in url.host or ":" in url.host)
+    if url.scheme not in ("http", "https") or not is_host or not 0 < (url.port or 1) < _PORTS:
         raise ModelError(f"The base URL is no http or https address; it looks like {api.base_url}.")
     if url.userinfo:
         raise ModelError("The base URL holds a name or password; pass that as headers or api_key, and remove it there.")

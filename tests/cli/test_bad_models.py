@@ -99,6 +99,21 @@ def test_no_network(host: str, command: Command, monkeypatch: pytest.MonkeyPatch
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("url", ["notaurl", "ftp://host/v1", "http://", "http://[bad", "http://127.0.0.1:99999/v1"])
+@pytest.mark.parametrize("is_told_by", ["option", "environment"])
+def test_no_address(url: str, is_told_by: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A base URL that is none is a wrong command line: nothing is begun."""
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    if is_told_by == "environment":
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        ran = command("chat", "Hello?")
+    else:
+        ran = command("chat", "Hello?", "--base-url", url)
+    assert ran.code == 2
+    assert "base URL" in ran.error
+    assert command.files() == {}
+
+
 BAD_CALLS: dict[str, Any] = {
     "unknown tool": ToolCall(id="c1", name="\x1b[31mrm", arguments={}),
     "no id and no object": HttpAnswer(200, stream_of(call_delta(0, "", "read", '["a"]'), finish="tool_calls")),

@@ -92,6 +92,8 @@ def test_a_summary_can_be_stopped(command: Command, terminals: list[Terminal]) -
         label = id_of(command, "one")[-8:]
         terminal.type(f"/branch {label} --summary\r".encode())
         terminal.expect("summarising; Ctrl-C stops it")
+        while len(server.requests) < 2:
+            terminal.pump()
         terminal.type(CTRL_C)
         terminal.expect("stopped")
         terminal.expect("\n>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
@@ -10,7 +11,7 @@ from tests.cli.conftest import REPOSITORY, Command
 
 COMMANDS = [
     *("chat", "sessions", "tree", "show", "context", "verify", "fork", "label", "name", "repair", "delete", "export"),
-    "import",
+    *("import", "compact", "migrate", "follow"),
 ]
 
 
@@ -30,8 +31,8 @@ def test_every_option_is_documented(command: Command) -> None:
     document = (REPOSITORY / "docs" / "command-line.md").read_text(encoding="utf-8")
     for name in COMMANDS:
         assert f"## `branchline {name}" in document
-        words = command(name, "--help").out.replace(",", " ").split()
-        options = {word for word in words if word.startswith("--")}
+        options = set(re.findall(r"(?<!\S)--[a-z][a-z-]*", command(name, "--help").out))
+        assert "--help" in options
         assert {option for option in options if option not in document} == set()
 
 
