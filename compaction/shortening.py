@@ -34,7 +34,7 @@ class Shortener:
                 entry_id=shortening.before,
             )
         self._path = path
-        self._before = place
+        self._before = place + 1 if shortening.inclusive else place
         self._max_chars = max(LEAST_RESULT_CHARS, shortening.max_chars)
 
     def shorten(self, entry_id: str, message: ToolResultMessage) -> bool:

@@ -7,7 +7,7 @@ fails changes nothing: the turn goes on with as much as fits, and the summariser
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ from compaction.measured_context import ContextFacts, measure_context
 from compaction.preparation import CompactionPlan, prepare_compaction
 from compaction.refusals import refusal
 from compaction.settings import CompactionSettings
+from compaction.shortening import LEAST_RESULT_CHARS
 from compaction.shortening_plan import plan_shortening, shortening_in_force
 from compaction.state import PathState
 from compaction.summary_request import Summarizer, SummaryReply, SummaryRequest
@@ -172,6 +173,18 @@ class Compactor:
             if cheap is None and not await self._has_helped(before, facts, settings, place):
                 break
         return Room(shorten, self.limits.token_budget(model, settings))
+
+    def harder(self, path: EntryPath, room: Room) -> Iterator[Room]:
+        """How else a request might fit whose newest unit does not: with the newest results shortened as well.
+
+        The last resort, where a summary failed or could not help; more and more is left out.
+        """
+        settings = self.limits.of(self._choices.model)
+        if settings is None or settings.shorten_ratio is None:
+            return
+        for max_chars in (settings.shortened_chars, LEAST_RESULT_CHARS):
+            shorten = Shortening(before=path.entry_id(len(path) - 1), max_chars=max_chars, inclusive=True)
+            yield Room(shorten, room.max_tokens)
 
     async def by_hand(self, hand: SessionTurn, hooks: HookChain, instructions: str | None) -> CompactionResult:
         """Summarise all but the newest turn, however small the context is; ``hand`` holds the session.

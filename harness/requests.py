@@ -29,7 +29,7 @@ from storage.entries import (
     ThinkingLevelChangeEntry,
 )
 from storage.entry_path import EntryPath
-from storage.errors import ModelError
+from storage.errors import BudgetError, ModelError
 from storage.messages import Usage
 
 _ENVELOPE = {"seq", "id", "parent_id", "timestamp", "type"}
@@ -101,13 +101,13 @@ class RequestMaker:
                 header_id = await record.write(header)
             room = await self._compactor.make_room(place)
             path = await log.path()
-            context = await self._context(path, room)
+            context, room = await self._fitting(path, room)
             request = replace(request, messages=context.messages, passing=context.passing)
         else:
             place = replace(place, state_of=partial(self._expected, draft=header))
             room = await self._compactor.make_room(place)
             path = await log.path()
-            context = await self._context(path, room, self._expected(path, header))
+            context, room = await self._fitting(path, room, self._expected(path, header))
             draft = header
             request = replace(request, messages=context.messages, passing=context.passing)
             header, request, edits = await hooked(model, request, hooks)
@@ -125,6 +125,19 @@ class RequestMaker:
             cut=None if context.is_whole else True,
         )
         return NextRequest(model, request, facts, path.entry_id(len(path) - 1), context)
+
+    async def _fitting(
+        self, path: EntryPath, room: Room, state: PathState | None = None
+    ) -> tuple[SessionContext, Room]:
+        try:
+            return await self._context(path, room, state), room
+        except BudgetError as error:
+            for harder in self._compactor.harder(path, room):
+                try:
+                    return await self._context(path, harder, state), harder
+                except BudgetError as second:
+                    error.add_note(f"With the newest tool results shortened: {second.message}")
+            raise
 
     async def _context(self, path: EntryPath, room: Room, state: PathState | None = None) -> SessionContext:
         context = await build_context(

@@ -67,13 +67,14 @@ class RequestEdit(RecordModel):
 class Shortening(RecordModel):
     """Which tool results a request showed shortened: those before an entry on its path, over so many characters of text.
 
-    ``before`` is that entry's whole id. A result is shortened to at most ``max_chars`` (500 at least), by a fixed rule, so
-    that these two give the same text again.
+    ``before`` is that entry's whole id; with ``inclusive`` a result in that very entry is shortened, too. A result is
+    shortened to at most ``max_chars`` (500 at least), by a fixed rule, so that these give the same text again.
     """
 
     always_written: ClassVar[tuple[str, ...]] = ("max_chars",)
     before: str
     max_chars: int = 2_000
+    inclusive: bool | None = None
 
 
 class RequestFacts(RecordModel):

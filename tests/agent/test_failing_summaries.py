@@ -238,3 +238,31 @@ async def test_the_deadline_ends_the_request(chat: Session) -> None:
         assert await anyio.to_thread.run_sync(server.wait_for_hang_up)
         assert time.monotonic() - began < 55
     assert compactions(await chat.entries()) == []
+
+
+@pytest.mark.parametrize("side_by_side", [1, 3])
+async def test_the_newest_results_are_shortened_where_nothing_else_helps(side_by_side: int, chat: Session) -> None:
+    """A failing summariser and a result larger than the window: the turn goes on with its head and tail (R26 holds)."""
+
+    def big() -> str:
+        return "\n".join(f"line {number}" for number in range(1_500))
+
+    def answer(request: Any) -> Any:
+        last = request.messages[-1]
+        big_is_asked = last["role"] == "user" and "BIG" in str(last["content"])
+        return [tool_call("big", str(number)) for number in range(side_by_side)] if big_is_asked else "Fine."
+
+    with ScriptedServer(answer, context_window=2_500) as server:
+        model = model_at(server)
+        summarizer = Summarizing(lambda _: RuntimeError("it burns"))
+        harness = AgentHarness(chat, model, tools=[big], settings=SETTINGS, summarizer=summarizer)
+        assert (await harness.prompt("BIG, please.")).text == "Fine."
+        assert (await harness.prompt("And now?")).text == "Fine."
+        shown = str(server.requests[1].messages)
+        assert "line 0" in shown
+        assert "line 1499" in shown
+        assert "are left out here" in shown
+        recorded = [line for line in await history(chat) if line.startswith("result") and "line 700" in line]
+        assert len(recorded) == side_by_side
+        await check_rebuilt(chat, server, model)
+    check_well_formed(await chat.entries())
