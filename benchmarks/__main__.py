@@ -132,8 +132,7 @@ def main() -> None:
                 (one.name, one.append, one.reload) for one in peers.measure(_PEERS, count, 1 if options.small else 3)
             ]
     _show(console, figures, beside)
-    for sheet in sheets:
-        console.print(sheet.shown())
+    backends.show(sheets)
     if options.json is not None:
         found = {
             "figures": [one.to_json() for one in figures],

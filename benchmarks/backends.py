@@ -36,6 +36,7 @@ from tests.postgres_server import PostgresServer, binaries
 _ROOT = Path(__file__).parents[1]
 _SCRIPTS = Path(__file__).parent / "peer_scripts"
 _SECONDS = 240
+_WIDTH = 120
 _SYNCS = ("fsync", "fdatasync", "sync_file_range", "msync")
 _STRACE = ["strace", "-f", "-c", "-e", "trace=" + ",".join(_SYNCS)]
 _COUNTED = (10, 60)
@@ -75,14 +76,17 @@ class Sheet:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def shown(self) -> Table:
-        """For the console."""
-        table = Table(title=self.title, title_justify="left")
-        for name in self.columns:
-            table.add_column(name, no_wrap=name in ("", "÷ floor"))
-        for row in self.rows:
+
+def show(sheets: Sequence[Sheet]) -> None:
+    """Print the tables; where nobody looks at a terminal, as wide as they need."""
+    console = Console() if sys.stdout.isatty() else Console(width=_WIDTH)
+    for sheet in sheets:
+        table = Table(title=sheet.title, title_justify="left")
+        for name in sheet.columns:
+            table.add_column(name, no_wrap=not name)
+        for row in sheet.rows:
             table.add_row(*row)
-        return table
+        console.print(table)
 
 
 def measure(*, small: bool, peers: Path | None, only: str = "") -> tuple[list[Figure], list[Sheet]]:
@@ -133,7 +137,7 @@ def _theirs(peers: Path | None, *, small: bool, with_server: bool) -> list[Conte
     if with_server:
         made.append(Contestant("langgraph, AsyncPostgresSaver", langgraph, postgres=True))
     adk = (python, str(_SCRIPTS / "store_adk.py"))
-    return [*made, Contestant("google-adk, DatabaseSessionService, sqlite", adk, few=True)]
+    return [*made, Contestant("google-adk, DatabaseSessionService", adk, few=True)]
 
 
 def _started(stack: ExitStack) -> PostgresServer | None:
@@ -155,7 +159,7 @@ def _measured(one: Contestant, folder: Path, server: PostgresServer | None, *, s
         parts.append("weigh")
     plan = Plan(TEXT, tuple(parts), count=2 if small or one.few else 10, weighed=200 if small or one.few else 1_000)
     if small:
-        plan = replace(plan, sizes=(100, 300), large=3_000, rounds=1)
+        plan = replace(plan, sizes=(100, 300), large=3_000, rounds=1, stall_seconds=0.1)
     printed = _run(one, plan, folder, server)
     if printed is None:
         return None

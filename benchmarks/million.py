@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from rich.console import Console
 
 from benchmarks.backends import Sheet
+from benchmarks.backends import show as show_sheets
 from benchmarks.measuring import message
 from benchmarks.our_stores import budget_for
 from benchmarks.peer_scripts.store_driver import KEPT
@@ -109,7 +109,7 @@ def main() -> None:
         else:
             print(json.dumps(anyio.run(show, kind, Path(path), int(count))))
         return
-    Console().print(measure(*map(int, sys.argv[1:])).shown())
+    show_sheets([measure(*map(int, sys.argv[1:]))])
 
 
 if __name__ == "__main__":

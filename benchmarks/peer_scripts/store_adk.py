@@ -54,6 +54,9 @@ class Adk(Store):
     async def reopen(self, session: Any) -> Any:
         return await self._service.get_session(**NAMES, session_id=session.id)
 
+    async def glance(self, session: Any) -> Any:
+        return session
+
     async def whole(self, session: Any) -> int:
         return len(session.events)
 

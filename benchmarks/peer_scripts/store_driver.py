@@ -35,6 +35,8 @@ class Plan:
     rounds: int = 3
     count: int = 20
     """Appends of each session side by side."""
+    stall_seconds: float = 1.0
+    """How long appends are awaited while the event loop is watched."""
     weighed: int = 1_000
     """Awaited appends before the bytes on disk are looked at."""
     sessions: int = 1
@@ -77,6 +79,10 @@ class Store(ABC):
     async def reopen(self, session: Any) -> Any:
         """Open a session that was made before, after the store was started anew."""
         return session
+
+    async def glance(self, session: Any) -> Any:
+        """The same, where ``last`` is all that will be asked for."""
+        return await self.reopen(session)
 
     async def whole(self, session: Any) -> int:
         """Read the whole conversation; how many messages it has."""
@@ -226,8 +232,13 @@ async def _stalls(store: Store, count: int, plan: Plan) -> dict[str, float]:
     heart = asyncio.create_task(beat())
     await asyncio.sleep(0.05)
     stalls.clear()
-    each = plan.count if count > 1 else plan.count * 10
-    await asyncio.gather(*(_append(store, session, each) for session in sessions))
+    end = time.perf_counter() + plan.stall_seconds
+
+    async def append_on(session: Any) -> None:
+        while time.perf_counter() < end:
+            await store.append(session)
+
+    await asyncio.gather(*map(append_on, sessions))
     await asyncio.sleep(2 * _BEAT)  # the beat that the last append kept waiting
     heart.cancel()
     for session in sessions:
@@ -255,7 +266,7 @@ async def _reading(store: Store, place: Path, plan: Plan) -> dict[str, float]:
     await store.stop()
     began = time.perf_counter()
     await store.start(place)
-    large = await store.reopen(large)
+    large = await store.glance(large)
     await store.last(large, KEPT)
     times["last_from_nothing"].append(time.perf_counter() - began)
     for _ in range(plan.rounds * 3):
