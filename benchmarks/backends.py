@@ -335,13 +335,9 @@ def main() -> None:
     options = parser.parse_args()
     peers = None if options.no_peers else Path(__file__).parent / ".peers"
     figures, sheets = measure(small=options.small, peers=peers, only=options.only)
-    console = Console()
     for figure in figures:
-        console.print(
-            f"{figure.name}: {figure.value:.2f} {figure.unit} ({figure.note}) {figure.holds}", highlight=False
-        )
-    for sheet in sheets:
-        console.print(sheet.shown())
+        print(f"{figure.name}: {figure.value:.2f} {figure.unit} ({figure.note}) {figure.holds}")
+    show(sheets)
 
 
 if __name__ == "__main__":
