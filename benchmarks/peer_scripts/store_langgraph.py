@@ -2,8 +2,8 @@
 
 A checkpoint holds the whole conversation, and each step of a graph puts one: an append is a ``aput`` of one message
 more. The messages are plain dictionaries; LangChain's own objects take longer. A fork is the newest checkpoint put
-under another thread's id. What is measured are the savers alone, without a graph above them. PostgreSQL compresses a checkpoint, and
-these messages are all alike: real ones take more room there.
+under another thread's id. What is measured are the savers alone, without a graph above them. PostgreSQL compresses
+a checkpoint, and these messages are all alike: real ones take more room there.
 """
 
 from __future__ import annotations
