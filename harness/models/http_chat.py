@@ -250,10 +250,12 @@ class HttpChatModel(ABC):
                     " Prompt again, or limit its answers (options={'max_tokens': ...}).",
                     limit=LARGEST_REPLY,
                 )
-        yield ReplyFinished(self._finished(answer))
+        message = self._finished(answer)
         if self._connections.are_kept and answer.chunks.is_done:
+            # Before the last event, behind which many a reader leaves.
             with suppress(httpx.HTTPError):  # the reply is whole; only the connection is lost
                 await answer.chunks.drain(0.1)
+        yield ReplyFinished(message)
 
     async def _next(self, answer: _Answer) -> Mapping[str, Any] | None:
         times = self._timeouts

@@ -21,30 +21,34 @@ def add(first: int, second: int) -> int:
 CALLS = [tool_call("add", "a", first=1, second=2), tool_call("add", "b", first=3, second=4)]
 
 
-async def test_a_turn_of_many_steps_connects_once() -> None:
-    """The requests of a turn go over one connection; the next turn has one of its own, since none is left open."""
-    with ScriptedServer([CALLS, CALLS, "Done.", CALLS, "Done again."]) as server:
+async def test_a_turn_of_many_steps_keeps_its_connection() -> None:
+    """The requests of a turn go over one connection; the next turn has one of its own, since none is left open.
+
+    A server that is slow to end its answer may cost one; without the wiring each request has its own.
+    """
+    with ScriptedServer([*[CALLS] * 7, "Done.", CALLS, "Done again."]) as server:
         model = OpenAIChatModel("any", base_url=server.base_url, api_key="any")
         async with (
             Session.open(MemoryStorage.create()) as session,
             AgentHarness(session, model, tools=[add]) as harness,
         ):
             await harness.prompt("Add.")
-            assert len({request.client for request in server.requests}) == 1
+            first = {request.client for request in server.requests}
+            assert len(first) <= 4
             await harness.prompt("Add again.")
-    assert len(server.requests) == 5
-    assert len({request.client for request in server.requests}) == 2
+    assert len(server.requests) == 10
+    assert server.requests[8].client not in first
 
 
 async def test_an_app_may_keep_the_connection_from_turn_to_turn() -> None:
     """``async with model`` around the turns keeps it across them."""
-    with ScriptedServer(["One.", "Two."]) as server:
+    with ScriptedServer(["Next."] * 8) as server:
         async with OpenAIChatModel("any", base_url=server.base_url, api_key="any") as model:
             async with Session.open(MemoryStorage.create()) as session:
                 harness = AgentHarness(session, model)
-                await harness.prompt("Count.")
-                await harness.prompt("Go on.")
-    assert len({request.client for request in server.requests}) == 1
+                for _ in range(8):
+                    await harness.prompt("Go on.")
+    assert len({request.client for request in server.requests}) <= 4
 
 
 async def test_two_sessions_share_a_model_and_end_at_different_times() -> None:
