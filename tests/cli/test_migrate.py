@@ -216,6 +216,14 @@ def test_killed_while_it_writes(command: Command, tmp_path: Path, request: pytes
     assert [name for name in left if name.endswith(".tmp") or ".creating-" in name] == []
 
 
+def wait_until_it_writes(folder: Path) -> None:
+    """Until something is in ``folder``; into a server, long enough to have begun. A process may take long to start."""
+    until = time.monotonic() + 4.0
+    while time.monotonic() < until and not any(folder.iterdir()):
+        time.sleep(0.02)
+    time.sleep(0.1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted(command: Command, tmp_path: Path, request: pytest.FixtureRequest, kind: str) -> None:
     """Ctrl-C stops it within the session that is under way, of which nothing is left; the exit code is 130."""
@@ -226,7 +234,7 @@ def test_interrupted(command: Command, tmp_path: Path, request: pytest.FixtureRe
     target = new_root(kind, tmp_path / "to", request)
     options = ("--entry-files",) if kind == "entry files" else ()
     process = command.start("migrate", str(tmp_path / "from"), target, *options, stdin=subprocess.DEVNULL)
-    time.sleep(1.0)
+    wait_until_it_writes(tmp_path / "to")
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     there = [lines_in(target, place.name) == lines[1:] for place in places_on(kind_of_place(target))]
