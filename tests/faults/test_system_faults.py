@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import select
 import shutil
 import subprocess
 import sys
@@ -109,12 +110,14 @@ def test_processes_that_fight(tmp_path: Path, name: str) -> None:
     anyio.run(begin, path)
     chooser = random.Random(5)
     rivals = [start(path, ("asyncio", "trio")[number % 2]) for number in range(4)]
-    time.sleep(0.6 + chooser.random() / 2)
+    assert rivals[0].stdout is not None
+    select.select([rivals[0].stdout], [], [], 30)  # it has begun, and has something to say
+    time.sleep(chooser.random() / 50)
     rivals[0].kill()
     rivals.append(start(path, "trio"))
     told: list[list[str]] = []
-    for rival in rivals:
-        output, errors = rival.communicate(timeout=60)
+    ended = [rival.communicate(timeout=60) for rival in rivals]
+    for rival, (output, errors) in zip(rivals, ended, strict=True):
         assert rival.returncode == (-9 if rival is rivals[0] else 0), errors
         told.append([line for line in output.split("\n")[:-1] if line])
     assert [len(ids) for ids in told[1:]] == [36] * 4

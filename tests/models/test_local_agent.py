@@ -75,7 +75,7 @@ async def test_a_cancelled_turn_frees_it(model: LocalModel, tmp_path: Path) -> N
 async def test_too_long_is_told_with_its_sizes(model: LocalModel, tmp_path: Path) -> None:
     """The server's own refusal names both sizes; a branch from before the long prompt goes on."""
     async with Session.open(JsonlStorage.create(tmp_path / "chat.jsonl")) as session:
-        harness = AgentHarness(session, model, settings=AgentSettings(max_tokens=1_000_000))
+        harness = AgentHarness(session, model, settings=AgentSettings(max_tokens=1_000_000, compaction=False))
         start = await session.append_session_name("long")
         with pytest.raises(ContextOverflowError) as caught:
             await harness.prompt("word " * WINDOW)
