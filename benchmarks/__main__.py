@@ -66,7 +66,10 @@ def _benchmarks(
         for loop in ("asyncio", "trio")
         if appending.is_supported(loop)
     ]
+    # Before the large sessions: what those leave behind makes the collector slow.
     found += [
+        ("step", "asyncio", partial(steps.overhead, folder, 20, rounds, beside)),
+        ("cancel", "asyncio", partial(steps.quiet_after_cancel, folder, 5 if small else 50)),
         ("append fsync", "asyncio", partial(appending.awaited_with_sync, folder, rounds, 20 if small else 100)),
         ("append as it grows", "asyncio", partial(appending.as_it_grows, folder, many)),
         ("append entry files", "asyncio", partial(appending.entry_files, folder, rounds, 10 if small else 40)),
@@ -88,8 +91,6 @@ def _benchmarks(
         ("stall context", "asyncio", partial(stalls.building, session)),
         ("fork", "asyncio", partial(copies.forking, session, folder, rounds)),
         ("list", "asyncio", partial(copies.listing, folder / "shelf", 100 if small else 3_000)),
-        ("step", "asyncio", partial(steps.overhead, folder, 20, rounds, beside)),
-        ("cancel", "asyncio", partial(steps.quiet_after_cancel, folder, 5 if small else 50)),
     ]
     return found
 
