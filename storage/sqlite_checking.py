@@ -36,8 +36,8 @@ _NEXT_OWNER: Final = "SELECT place >> 32 FROM entries WHERE place >= ? ORDER BY 
 
 # Of the entries of a session that is gone: those that no fork refers to.
 _LEFT_OVER: Final = """
-SELECT count(*) FROM entries WHERE place >= ?1 << 32 AND place < (?1 + 1) << 32 AND NOT EXISTS (
-    SELECT 1 FROM shared WHERE owner = ?1 AND (place & 4294967295) >= first_seq AND (place & 4294967295) < end_seq
+SELECT count(*) FROM entries WHERE place >= :session << 32 AND place < (:session + 1) << 32 AND NOT EXISTS (
+    SELECT 1 FROM shared WHERE owner = :session AND (place & 4294967295) >= first_seq AND (place & 4294967295) < end_seq
 )
 """
 
@@ -62,6 +62,6 @@ def _left_over(connection: sqlite3.Connection) -> Iterator[int]:
     while (row := connection.execute(_NEXT_OWNER, (start,)).fetchone()) is not None:
         (owner,) = row
         if connection.execute("SELECT 1 FROM sessions WHERE number = ?", (owner,)).fetchone() is None:
-            (count,) = connection.execute(_LEFT_OVER, (owner,)).fetchone()
+            (count,) = connection.execute(_LEFT_OVER, {"session": owner}).fetchone()
             yield count
         start = (owner + 1) << 32

@@ -329,7 +329,8 @@ def delete_session(connection: sqlite3.Connection, session_id: str, path: str) -
     contents = connection.execute("SELECT content FROM blobs WHERE session = ?", (number,)).fetchall()
     connection.execute("DELETE FROM blobs WHERE session = ?", (number,))
     connection.executemany(
-        "DELETE FROM contents WHERE number = ?1 AND NOT EXISTS (SELECT 1 FROM blobs WHERE content = ?1)", contents
+        "DELETE FROM contents WHERE number = ? AND NOT EXISTS (SELECT 1 FROM blobs WHERE content = contents.number)",
+        contents,
     )
     connection.execute("DELETE FROM shared WHERE session = ?", (number,))
     connection.execute("DELETE FROM progress WHERE session = ?", (number,))
@@ -371,10 +372,12 @@ class Listed(NamedTuple):
 
 def list_sessions(connection: sqlite3.Connection, before: tuple[int, str] | None, limit: int) -> list[Listed]:
     """The sessions, the one that was written to last first, at most ``limit`` behind ``before``."""
+    modified, session_id = before or (None, None)
     rows = connection.execute(
         "SELECT id, modified, bytes, next_seq, header, first_message, name FROM progress JOIN sessions ON number = session "
-        "WHERE ?1 IS NULL OR modified < ?1 OR (modified = ?1 AND id < ?2) ORDER BY modified DESC, id DESC LIMIT ?3",
-        (*(before or (None, None)), limit),
+        "WHERE :modified IS NULL OR modified < :modified OR (modified = :modified AND id < :id) "
+        "ORDER BY modified DESC, id DESC LIMIT :limit",
+        {"modified": modified, "id": session_id, "limit": limit},
     ).fetchall()
     return [Listed._make(row)._replace(header=as_bytes(row[4])) for row in rows]
 
