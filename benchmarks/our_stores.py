@@ -195,7 +195,7 @@ class _Rows(Store):
 
 
 class _Inserts(Store):
-    """For PostgreSQL: psycopg's prepared INSERT; of one session alone blocking, of several over a connection for each."""
+    """For PostgreSQL: psycopg's prepared INSERT; of one session alone in a thread, of several over a connection for each."""
 
     def __init__(self, durability: Durability) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class _Inserts(Store):
     async def append(self, session: tuple[uuid.UUID, itertools.count[int], Any]) -> None:
         values = (session[0], next(session[1]), LINE)
         if self._sessions == 1:
-            self._blocking.execute(self._insert, values, prepare=True, binary=True)
+            await asyncio.to_thread(self._blocking.execute, self._insert, values, prepare=True, binary=True)
         else:
             await session[2].execute(self._insert, values, prepare=True, binary=True)
 
