@@ -102,7 +102,7 @@ class BlobCalls:
         storage = self._log.storage
         if not isinstance(storage, BlobStore):
             raise SessionError(
-                f"{type(storage).__name__} keeps no blobs; keep the data elsewhere, or use a storage that does (JSONL, "
-                "entry files, memory)"
+                f"{type(storage).__name__} keeps no blobs; keep the data elsewhere, or use a storage that does, as all of "
+                "branchline's own do"
             )
         return storage

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 
@@ -10,6 +11,8 @@ from storage import files
 from storage.blobs import Blobs, blob_exists, blob_not_found, check_blob_name
 from storage.errors import BranchlineError, StorageError
 from storage.identifiers import is_safe_name
+
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
 
 
 class BlobFolder:
@@ -89,6 +92,14 @@ class BlobFolder:
         except OSError as error:
             raise StorageError(f"the blobs cannot be listed: {error}", path=self.folder) from error
 
+    def unfinished(self) -> Sequence[str]:
+        """The paths of what killed processes left half written; with a writer at work, what it is writing too."""
+        try:
+            names = [] if os.path.islink(self.folder) else os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return [os.path.join(self.folder, name) for name in names if _TEMPORARY.fullmatch(name)]
+
     def remove(self, names: Sequence[str]) -> None:
         """Remove some, and the folder with the last of them; as far as it can be helped."""
         for name in names:
@@ -113,9 +124,7 @@ class BlobFolder:
 def _write_file(path: str, data: bytes, durable: bool) -> None:
     descriptor = files.create_file(path)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[files.write(descriptor, rest) :]
+        files.write_all(descriptor, data)
         if durable:
             files.sync_data(descriptor)
     finally:

@@ -60,22 +60,12 @@ def _write_new_file(path: str, data: bytes, descriptors: list[int]) -> OSError |
     except OSError as error:
         return error
     try:
-        _write_all(descriptor, data)
+        files.write_all(descriptor, data)
     except OSError as error:
         os.close(descriptor)
         return error
     descriptors.append(descriptor)
     return None
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        # A full disk takes a part first; the next call then says why it takes no more.
-        written = files.write(descriptor, rest)
-        if written <= 0:
-            raise OSError("the system wrote nothing, and named no error")
-        rest = rest[written:]
 
 
 def write_entries(folder: str, records: Sequence[Record], *, durable: bool) -> tuple[int, OSError | None]:

@@ -53,6 +53,13 @@ def write(descriptor: int, data: bytes | memoryview) -> int:
     return count
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write the whole of ``data``, in as many calls as it takes: a full disk takes a part first, and then says so."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[write(descriptor, rest) :]
+
+
 def truncate(descriptor: int, length: int) -> None:
     """Cut the file to ``length`` bytes."""
     os.ftruncate(descriptor, length)

@@ -15,6 +15,7 @@ from typing import TypeVar
 from storage import files
 from storage.blob_folder import BlobFolder
 from storage.blobs import Blobs
+from storage.copying import index_of
 from storage.errors import (
     BranchlineError,
     DamagedSessionError,
@@ -225,7 +226,7 @@ def _write_side_file(path: str, offset: int, data: bytes) -> str:
         side = f"{path}.torn-{offset}-{secrets.token_hex(3)}"
     descriptor = files.create_file(side)
     try:
-        _write_all(descriptor, data)
+        files.write_all(descriptor, data)
         files.sync_data(descriptor)
     except BaseException:
         _remove(side)
@@ -234,12 +235,6 @@ def _write_side_file(path: str, offset: int, data: bytes) -> str:
         os.close(descriptor)
     files.sync_folder(os.path.dirname(path))
     return side
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[files.write(descriptor, view) :]
 
 
 def create_session_file(
@@ -290,9 +285,7 @@ def create_session_file(
         scan = LineScan(path=path)
         scan.header = header
         scan.seq = len(records)
-        index = EntryIndex()
-        for record in records if indexed else ():
-            index.add(record)
+        index = index_of(records) if indexed else EntryIndex()
         info = StorageInfo(header=header, writable=True, inline=True, place=path)
         return OpenFile(path, descriptor, scan, lock, info, index)
     except BaseException:
@@ -310,7 +303,7 @@ def _write_lines(descriptor: int, lines: Iterable[bytes]) -> None:
     rest = iter(lines)
     while block := list(islice(rest, _LINES_AT_ONCE)):
         block.append(b"")
-        _write_all(descriptor, b"\n".join(block))
+        files.write_all(descriptor, b"\n".join(block))
 
 
 def _remove_uncommitted(path: str, *, set_aside: bool) -> None:

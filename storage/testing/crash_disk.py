@@ -42,6 +42,10 @@ from storage.testing.crash_model import (
 from storage.testing.file_calls import Call, FileCalls
 
 
+class UnseenChangeError(RuntimeError):
+    """Something below the folder was changed in a way that was not seen: nobody can say what a crash leaves of it."""
+
+
 @dataclass(slots=True)
 class CrashState:
     """What may lie in the folder after a crash.
@@ -99,7 +103,7 @@ class CrashDisk(FileCalls):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Record no more. Raises ``RuntimeError`` if something was changed in a way that was not seen."""
+        """Record no more. Raises ``UnseenChangeError`` if something was changed in a way that was not seen."""
         super().__exit__(kind, error, traceback)
         if error is None:
             self._compare()
@@ -133,7 +137,7 @@ class CrashDisk(FileCalls):
             case "rename" if len(paths) == 2:
                 self._on_rename(*paths)
             case _:
-                raise RuntimeError(f"{name} leads into the folder, or out of it: {paths[0]}")
+                raise UnseenChangeError(f"{name} leads into the folder, or out of it: {paths[0]}")
         return result
 
     def _on_open(self, real: Call, path: str, flags: int) -> int:
@@ -196,7 +200,7 @@ class CrashDisk(FileCalls):
         above, name = os.path.split(path)
         folder = self._find(above)
         if not isinstance(folder, Folder):
-            raise RuntimeError(f"{above} was not made by a call that could be seen")  # noqa: TRY004 - no wrong argument
+            raise UnseenChangeError(f"{above} was not made by a call that could be seen")
         return folder, name
 
     def _is_quiet(self, path: str) -> bool:
@@ -223,9 +227,9 @@ class CrashDisk(FileCalls):
         different = sorted(path for path in ours.keys() | real.keys() if ours.get(path, b"") != real.get(path, b""))
         missing = sorted(ours.keys() ^ real.keys())
         if different or missing:
-            raise RuntimeError(
+            raise UnseenChangeError(
                 f"these were changed without a call of os that could be seen: {[*different, *missing][:5]}; write with "
-                "os.open, os.write and os.rename, so that each step is one call"
+                "open, or os.open and os.write, and rename with os.rename"
             )
 
     # --- replaying

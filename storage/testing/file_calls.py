@@ -1,20 +1,26 @@
 """Stands between a program and the system: each call of ``os`` that changes what lies below one folder, as it is made.
 
 What a backend does to its files is seen at the last place before the kernel, whichever way it got there, so that no
-backend has to be written for it. Calls that are made from C (SQLite's, those of a file object that ``open`` made) are
-not seen.
+backend has to be written for it. A file that is opened by ``open`` to be written is Python's own implementation of one
+(``_pyio``), whose calls can be seen; calls that are made from C, such as SQLite's, are not.
 """
 
 from __future__ import annotations
 
+import builtins
+import io
 import os
 import sys
 import threading
 from collections.abc import Callable
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
 Call = Callable[..., Any]
+
+_seen_open: Final[Call] = import_module("_pyio").open
+_WRITING: Final = frozenset("wax+")
 
 _WRITES: Final = ("write", "pwrite")
 _SYNCS: Final = ("fsync", "fdatasync")
@@ -39,6 +45,7 @@ class FileCalls:
         self.guard: threading.RLock = threading.RLock()
         self._open: dict[int, tuple[str, int, int]] = {}
         self._real: dict[str, Call] = {}
+        self._real_open: Call = builtins.open
 
     def around(self, name: str, real: Call, paths: tuple[str, ...], descriptor: int | None, arguments: Any) -> Any:
         """Make the call, or not, and return what it returns.
@@ -57,6 +64,8 @@ class FileCalls:
             if hasattr(os, name):
                 self._real[name] = getattr(os, name)
                 setattr(os, name, self._standing_in(name))
+        self._real_open = builtins.open
+        builtins.open = io.open = cast("Any", self._opened_as_object)
         if sys.platform == "darwin":
             import fcntl
 
@@ -68,6 +77,7 @@ class FileCalls:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Watch no more."""
+        builtins.open = io.open = cast("Any", self._real_open)
         for name, real in self._real.items():
             if name != "fcntl":
                 setattr(os, name, real)
@@ -128,6 +138,10 @@ class FileCalls:
         own: dict[str, Call] = {"open": opened, "close": closed, "write": written, "pwrite": written_at}
         own |= dict.fromkeys(_SYNCS, synced) | dict.fromkeys(_CUTS, cut)
         return own.get(name, named)
+
+    def _opened_as_object(self, file: Any, mode: str = "r", *given: Any, **named: Any) -> Any:
+        is_seen = _WRITING.intersection(mode) and self._place(file, None) is not None
+        return (_seen_open if is_seen else self._real_open)(file, mode, *given, **named)
 
     def _opened(self, real: Call, path: Any, flags: int, mode: int, dir_fd: int | None) -> int:
         place = self._place(path, dir_fd)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import anyio
 import anyio.lowlevel
@@ -11,9 +11,12 @@ from storage.entry_log import EntryLog
 from storage.errors import SessionLockedError, SessionNotFoundError, StaleSessionError
 from storage.event_loops import run_in_worker
 from storage.messages import UserMessage
-from storage.protocols import Deletable, PathReader
+from storage.protocols import Deletable, PathReader, SessionStorage, Watchable
 from storage.testing.clause import clause
-from storage.testing.subject import AbilityAbsent, Subject, chain, expect, record
+from storage.testing.subject import AbilityAbsent, ClauseError, Subject, chain, expect, expect_ids, expect_same, record
+
+_EARLY: Final = 20
+"""How often it may come back for nothing."""
 
 
 @clause("R12", "a second writer is refused at opening, or loses with StaleSessionError and writes nothing")
@@ -26,6 +29,9 @@ async def one_writer(subject: Subject) -> None:
     except SessionLockedError:
         await subject.commit(first, record(1, "it goes on", parent=begin.id))
         return
+    except Exception as error:
+        why = f"a second writer was refused with {type(error).__name__}, not with SessionLockedError: {error}"
+        raise ClauseError(why) from error
     await run_in_worker(second.read)
     winner = record(1, "second writer", parent=begin.id)
     await subject.commit(second, winner)
@@ -35,9 +41,16 @@ async def one_writer(subject: Subject) -> None:
         await run_in_worker(first.close)
         await run_in_worker(second.close)
         found = await subject.read_all()
-        expect([item.id for item in found] == [begin.id, winner.id], "the loser wrote")
+        expect_same(found, [begin, winner], "the loser wrote")
         return
-    expect(False, "two writers took the same place")
+    except Exception as error:
+        why = f"the writer who came too late got {type(error).__name__}, not StaleSessionError: {error}"
+        raise ClauseError(why) from error
+    expect(
+        False,
+        "two writers took the same place; refuse the second one at opening (SessionLockedError), or compare records[0].seq "
+        "with the store at each commit (StaleSessionError)",
+    )
 
 
 @clause("R12", "who holds a session is named to a second writer")
@@ -149,9 +162,7 @@ async def readers_follow(subject: Subject) -> None:
         group.start_soon(write)
         group.start_soon(follow)
     written = [entry.id for entry in await writer.entries()]
-    expect(
-        seen == written, f"the reader saw {len(seen)} entries, or their order, other than the {len(written)} written"
-    )
+    expect_ids(seen, written, "the reader saw something else than was written")
 
 
 @clause("R12", "a reader commits nothing")
@@ -166,11 +177,10 @@ async def readers_do_not_write(subject: Subject) -> None:
     except Exception:  # noqa: BLE001, S110 - any error will do; what counts is that nothing is written
         pass
     await run_in_worker(writer.close)
-    found = await subject.read_all()
-    expect([item.id for item in found] == [kept.id], "a reader wrote")
+    expect_same(await subject.read_all(), [kept], "a reader wrote")
 
 
-@clause("R15", "reading leaves no trace, and one session knows nothing of another")
+@clause("R15", "one session knows nothing of another")
 async def sessions_are_apart(subject: Subject) -> None:
     other = f"{subject.name}-other"
     log = await subject.log()
@@ -204,3 +214,31 @@ async def paths_are_read_alone(subject: Subject) -> None:
     await subject.commit(storage, *records, branch)
     found = await run_in_worker(lambda: cast("Any", storage).read_path(branch.id))
     expect([item.id for item in found] == [records[0].id, records[1].id, branch.id], "it is another path")
+
+
+@clause("watch", "who waits for a change is woken by one, and comes back without one when the time is up")
+async def changes_wake(subject: Subject) -> None:
+    writer = await subject.storage()
+    first, second = chain(2)
+    await subject.commit(writer, first)
+    reader = await subject.storage("read")
+    if not isinstance(reader, Watchable):
+        raise AbilityAbsent("it has no wait_for_change()")
+    watchable: Watchable = reader
+    for _ in range(_EARLY):
+        if not await run_in_worker(lambda: watchable.wait_for_change(0.05)):
+            break
+    else:
+        expect(False, f"nothing changed, and wait_for_change() said {_EARLY} times that something may have")
+    woken: list[bool] = []
+
+    async def wait() -> None:
+        woken.append(await run_in_worker(lambda: watchable.wait_for_change(10)))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(wait)
+        await anyio.sleep(0.05)
+        await subject.commit(writer, second)
+    expect(woken == [True], "a record was committed, and wait_for_change() said that nothing changed")
+    found = await run_in_worker(lambda: cast("SessionStorage", reader).read(after_seq=0))
+    expect_same(found, [second], "it was woken, and does not see what was committed")

@@ -6,11 +6,13 @@ for a session, the id of each entry as soon as it is acknowledged.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -113,9 +115,9 @@ async def plain(path: str) -> dict[str, Any]:
     return tries.facts() | {"expected": tries.acknowledged, "codes": sorted(tries.codes)}
 
 
-async def fight(path: str) -> None:
+async def fight(path: str, rounds: Iterable[int]) -> None:
     """Open, append a few, close, again and again, while others do the same."""
-    for round_number in range(12):
+    for round_number in rounds:
         while True:
             try:
                 session = await Session.open(backend(path).open(path, durability="os", on_torn_tail="repair"))
@@ -130,8 +132,8 @@ async def fight(path: str) -> None:
 
 async def main(scenario: str, path: str) -> None:
     """Run a scenario; then open anew, strictly, and report."""
-    if scenario == "fight":
-        await fight(path)
+    if scenario.startswith("fight"):
+        await fight(path, itertools.count() if scenario == "fight until killed" else range(12))
         return
     found = await {"disk": disk, "size": size, "plain": plain}[scenario](path)
     async with Session.open(backend(path).open(path, on_torn_tail="raise")) as session:

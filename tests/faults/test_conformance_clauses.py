@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from storage.testing import check_storage
+from storage import JsonlStorage, Record, SessionLockedError, SessionStorage
+from storage.protocols import Mode
+from storage.testing import ClauseResult, FolderOpener, check_storage
 from storage.testing.clause import CLAUSES, Clause
 from storage.testing.conformance import check_clause
 from storage.testing.subject import Subject
+from storage.testing.watched_storage import Watch
 from tests.faults import mutants
 from tests.faults.mutants import Memories, Mutant, jsonl_in, reading, replacing
 
@@ -21,6 +30,11 @@ ON_DISK: dict[str, Any] = {
     "power_loss_is_survived": jsonl_in("os"),
     "blobs_survive_power_loss": jsonl_in("os"),
     "files_are_private": jsonl_in(kind=mutants.Readable),
+    "full_disks_tear_nothing": jsonl_in(kind=mutants.TearsWhatItKept),
+    "failed_syncs_are_told": jsonl_in(kind=mutants.ForgetsFailedSyncs),
+    "inline_commits_do_not_sync": jsonl_in(kind=mutants.SyncsInline),
+    "readers_leave_no_trace": jsonl_in(kind=mutants.LeavesTraces),
+    "closed_storages_let_go": jsonl_in(kind=mutants.KeepsFilesOpen),
 }
 """For each clause about files, by the name of its function, a backend that breaks it."""
 
@@ -65,6 +79,7 @@ IN_MEMORY: dict[str, type[Mutant]] = {
     "records_stay_what_they_are": mutants.GivesBuffers,
     "deleted_is_gone": mutants.DeletesNothing,
     "paths_are_read_alone": mutants.WrongPaths,
+    "changes_wake": mutants.SleepsOn,
     "blobs_come_back": mutants.CutsBlobs,
     "missing_blobs_are_named": mutants.MakesBlobsUp,
     "blobs_never_change": mutants.ReplacesBlobs,
@@ -102,10 +117,206 @@ async def test_without_a_folder_what_is_about_files_is_absent() -> None:
     assert all("no in_folder was given" in result.detail for result in report.absent)
 
 
-async def test_it_leaves_no_files_behind(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_leaves_no_files_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folders that it makes are gone afterwards."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for clause in CLAUSES:
         if clause.check.__name__ in ON_DISK:  # type: ignore[attr-defined]
             await check_clause(clause, Subject(Memories(Mutant), jsonl_in()), 60)
+    assert list(tmp_path.iterdir()) == []
+
+
+def clause_of(name: str) -> Clause:
+    """The clause that the function of that name checks."""
+    return next(clause for clause in CLAUSES if clause.check.__name__ == name)  # type: ignore[attr-defined]
+
+
+async def what_is_found(name: str, kind: type[Mutant], in_folder: FolderOpener | None = None) -> str:
+    """What the report says of a clause that fails."""
+    result = await check_clause(clause_of(name), Subject(Memories(kind), in_folder), 10)
+    assert result.outcome == "failed"
+    return result.detail
+
+
+async def test_it_shows_what_is_different() -> None:
+    """What came back for what was committed is shown, where they differ, and what to do about it."""
+    found = await what_is_found("foreign_lines_stay", replacing(b"1.50", b"1.5"))
+    assert "record 0 differs from byte" in found
+    assert "1.5}}'" in found
+    assert "1.50}}'" in found
+    assert "keep Record.data as it is" in found
+    assert "0 records are there, not 5" in await what_is_found("committed_bytes_come_back", mutants.Forgets)
+    assert "in another order" in await what_is_found("large_records_come_back", mutants.WritesBackwards)
+    assert "Record.data is a bytearray" in await what_is_found("records_stay_what_they_are", mutants.GivesBuffers)
+    assert "read() gave a generator; give a list" in await what_is_found("pages_are_exact", mutants.Generates)
+
+
+async def test_it_says_what_is_wrong() -> None:
+    """What is missing or in another order is counted, and what leads to it is named."""
+    lost = await what_is_found("long_queues_are_written", mutants.ForgetsTheLast)
+    assert lost == "600 were written in one go: 3 of 600 entries are missing (the first is number 255)"
+    again = await what_is_found("pages_make_the_whole", mutants.StartsAnew)
+    assert again == "pages of 1 never end: what was given before is given again"
+    torn = await what_is_found("odd_texts_come_back", replacing("\u2028".encode(), b'"'))
+    assert "split bytes on LF alone: invalid session JSON" in torn
+    locked = await what_is_found("copies_hold_what_was_acknowledged", Mutant, jsonl_in(kind=mutants.LocksByName))
+    assert "lock an open file: that a file exists says nothing" in locked
+
+
+async def test_files_may_be_closed_even_to_their_owner() -> None:
+    """A file that is sealed is as private as one that is not."""
+    subject = Subject(Memories(Mutant), jsonl_in(kind=mutants.Sealed))
+    result = await check_clause(clause_of("files_are_private"), subject, 10)
+    assert result.outcome == "passed", result.detail
+
+
+async def test_it_names_the_line_of_the_backend() -> None:
+    """What a backend raises is told with the place where it did, also when the log had it in between."""
+    mine = await what_is_found("wrong_places_are_refused", mutants.ComesLate)
+    assert "was refused with KeyError, not StaleSessionError" in mine
+    theirs = await what_is_found("long_queues_are_written", mutants.BelongsToOneThread)
+    assert re.search(r"made in another thread \(raised in commit\(\), mutants.py line \d+\)", theirs)
+
+
+def test_no_two_calls_come_from_one_thread() -> None:
+    """Nor from one that ended and another that got its number."""
+    watch = Watch()
+    threads = [watch.call("it", threading.get_ident) for _ in range(200)]
+    watch.end()
+    assert all(one != other for one, other in pairwise(threads))
+
+
+async def test_a_second_writer_is_refused_by_the_right_error() -> None:
+    """A backend that refuses it by another error is told which one to raise."""
+
+    class Busy(Memories):
+        async def __call__(self, name: str, mode: Mode) -> SessionStorage:
+            try:
+                return await super().__call__(name, mode)
+            except SessionLockedError as error:
+                raise RuntimeError("busy") from error
+
+    result = await check_clause(clause_of("one_writer"), Subject(Busy(Mutant)), 10)
+    assert result.detail == "a second writer was refused with RuntimeError, not with SessionLockedError: busy"
+
+
+async def test_a_call_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told which call, and where it is; the report comes all the same, and nobody waits as long for the next one."""
+    monkeypatch.setattr("storage.testing.conformance._IMPATIENT_SECONDS", 0.3)
+    began = time.monotonic()
+    mutants.Hangs.let_go.clear()
+    try:
+        report = await check_storage(Memories(mutants.Hangs), seconds_per_clause=5)
+    finally:
+        mutants.Hangs.let_go.set()
+    assert time.monotonic() - began < 60
+    details = [result.detail for result in report.failed]
+    where = r"commit\(\) has not come back; it is in commit\(\), mutants.py line \d+"
+    assert re.fullmatch(rf"after 5 seconds {where}", details[0])
+    assert any(re.fullmatch(rf"after 0.3 seconds {where}", detail) for detail in details)
+
+
+async def test_who_opens_may_block_and_is_not_waited_for_either() -> None:
+    """The opener is called in a worker thread: the event loop goes on, and one that hangs is named."""
+    let_go = threading.Event()
+
+    def opener(name: str, mode: Mode) -> SessionStorage:
+        let_go.wait()
+        raise OSError(name, mode)
+
+    turns = 0
+    done = anyio.Event()
+    results: list[ClauseResult] = []
+
+    async def check() -> None:
+        results.append(await check_clause(clause_of("committed_bytes_come_back"), Subject(opener), 0.3))
+        done.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(check)
+        while not done.is_set():
+            turns += 1
+            await anyio.sleep(0.01)
+    let_go.set()
+    assert turns > 10
+    assert "the opener has not come back" in results[0].detail
+
+
+async def test_files_of_python_are_seen() -> None:
+    """A backend that writes with ``open`` and syncs nothing is not let off because of that: it loses what it promised."""
+    subject = Subject(Memories(Mutant), mutants.lines_in)
+    lost = await check_clause(clause_of("power_loss_is_survived"), subject, 60)
+    assert lost.outcome == "failed"
+    assert "records were acknowledged, " in lost.detail or "cannot be opened" in lost.detail
+    assert "on the disk lay " in lost.detail
+    torn = await check_clause(clause_of("full_disks_tear_nothing"), Subject(Memories(Mutant), mutants.lines_in), 60)
+    assert torn.outcome == "failed"
+    assert "the disk took " in torn.detail
+
+
+async def test_a_swallowed_write_is_found() -> None:
+    """A commit that raises nothing, while the disk took nothing, is told so."""
+    in_folder = jsonl_in(kind=mutants.ForgetsFailedWrites)
+    assert "and commit() raised nothing" in await what_is_found("full_disks_tear_nothing", Mutant, in_folder)
+
+
+async def test_what_a_backend_raises_never_makes_a_clause_absent() -> None:
+    """Not a ``RuntimeError`` while crashes are recorded, and not a ``NotImplementedError`` of who opens to write."""
+
+    class Raises(JsonlStorage):
+        def commit(self, records: Sequence[Record]) -> Any:
+            raise RuntimeError("no")
+
+    assert "no" in await what_is_found("power_loss_is_survived", Mutant, jsonl_in(kind=Raises))
+
+    def opener(name: str, mode: Mode) -> SessionStorage:
+        raise NotImplementedError(f"{name} {mode}")
+
+    result = await check_clause(clause_of("committed_bytes_come_back"), Subject(opener), 10)
+    assert result.outcome == "failed"
+
+
+async def test_closing_goes_on_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that cannot be closed keeps neither the others open nor the folders there, and is reported."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    memories = Memories(mutants.CannotBeClosed)
+
+    async def check(subject: Subject) -> None:
+        await subject.storage()
+        await subject.storage("read")
+        await subject.within(subject.folder()).storage()
+
+    closed: list[object] = []
+    monkeypatch.setattr(JsonlStorage, "close", spied(JsonlStorage.close, closed))
+    result = await check_clause(Clause("R0", "it is closed", check), Subject(memories, jsonl_in()), 10)
+    assert "closing: OSError: closing failed (raised in close(), mutants.py line" in result.detail
+    assert all(memory.writer is None for memory in memories.memories.values())
+    assert closed
+    assert list(tmp_path.iterdir()) == []
+
+
+def spied(method: Any, calls: list[object]) -> Any:
+    """The method, which notes what it is called on."""
+
+    def call(self: object) -> None:
+        calls.append(self)
+        method(self)
+
+    return call
+
+
+async def test_a_cancelled_run_leaves_nothing_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is tired of waiting is let go when the clause under way is closed; its folders are gone."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    began = anyio.Event()
+
+    async def check(subject: Subject) -> None:
+        await subject.within(subject.folder()).storage()
+        began.set()
+        await anyio.sleep_forever()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(check_clause, Clause("R0", "it waits", check), Subject(Memories(Mutant), jsonl_in()), 60)
+        await began.wait()
+        group.cancel_scope.cancel()
     assert list(tmp_path.iterdir()) == []

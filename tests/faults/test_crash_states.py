@@ -6,7 +6,10 @@ by the real session.
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -211,4 +214,25 @@ def test_a_missing_sync_is_seen(tmp_path: Path, kind: str, operation: str, monke
 def test_what_is_not_seen_is_told(tmp_path: Path) -> None:
     """A file that was written behind the recorder's back is an error, not a state that is never tried."""
     with pytest.raises(RuntimeError, match="without a call of os that could be seen"), CrashDisk(tmp_path):
-        (tmp_path / "x").write_text("hello")
+        with closing(sqlite3.connect(tmp_path / "x")) as connection:
+            connection.execute("CREATE TABLE x (x)")
+
+
+def test_files_of_python_are_seen(tmp_path: Path) -> None:
+    """What is written by ``open`` and its like is on its way until it is synced; reading is left alone."""
+    with CrashDisk(tmp_path) as disk:
+        with (tmp_path / "x").open("w", encoding="utf-8") as file:
+            file.write("hello")
+            file.flush()
+            disk.mark("written")
+            os.fsync(file.fileno())
+            disk.mark("synced")
+        assert (tmp_path / "x").read_text() == "hello"
+        (tmp_path / "y").write_bytes(b"unsynced")
+        disk.mark("both")
+    found = {state.marks[-1:]: [] for state in disk.states()}
+    for state in disk.states():
+        found[state.marks[-1:]].append(state.tree)
+    assert {"x": b"hel"} in found["written",]
+    assert {"x": b"hello", "y": b"unsy"} in found["both",]
+    assert {} in found["both",]  # nobody synced the folder

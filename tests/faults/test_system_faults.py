@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import select
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
 
 from harness import Session
 from tests.faults.faulty_program import backend
+from tests.programs import REPOSITORY, can, run
 
-REPOSITORY = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tests.faults.faulty_program"]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses what only Linux has")
@@ -35,22 +32,6 @@ def name(request: pytest.FixtureRequest) -> str:
 def loop(request: pytest.FixtureRequest) -> str:
     """An event loop."""
     return request.param
-
-
-def run(*command: str | Path) -> dict[str, Any]:
-    """Run a command in the repository; the JSON object in the last line that it prints."""
-    done = subprocess.run(
-        [str(part) for part in command], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def can(*command: str) -> bool:
-    """Whether this machine can do that."""
-    if shutil.which(command[0]) is None:
-        return False
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def test_a_small_disk_that_fills_up_and_is_emptied(tmp_path: Path, name: str, loop: str) -> None:
@@ -109,9 +90,10 @@ def test_processes_that_fight(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     anyio.run(begin, path)
     chooser = random.Random(5)
-    rivals = [start(path, ("asyncio", "trio")[number % 2]) for number in range(4)]
+    rivals = [start(path, "asyncio", "fight until killed")]
+    rivals += [start(path, ("trio", "asyncio")[number % 2]) for number in range(3)]
     assert rivals[0].stdout is not None
-    select.select([rivals[0].stdout], [], [], 30)  # it has begun, and has something to say
+    assert select.select([rivals[0].stdout], [], [], 60)[0]  # it has begun, and has something to say
     time.sleep(chooser.random() / 50)
     rivals[0].kill()
     rivals.append(start(path, "trio"))
@@ -129,10 +111,10 @@ def test_processes_that_fight(tmp_path: Path, name: str) -> None:
     assert sum(map(len, told)) <= len(held) <= sum(map(len, told)) + 1  # one was written as the kill came, perhaps
 
 
-def start(path: Path, loop: str) -> subprocess.Popen[str]:
+def start(path: Path, loop: str, scenario: str = "fight") -> subprocess.Popen[str]:
     """One that fights."""
     return subprocess.Popen(
-        [*PROGRAM, "fight", str(path), loop],
+        [*PROGRAM, scenario, str(path), loop],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -114,6 +114,7 @@ class TestCommit:
         assert caught.value.committed == when - 1
         assert isinstance(caught.value.__cause__, OSError)
         if durability == "fsync" and when > 1:
+            assert caught.value.sync is not None
             caught.value.sync()
         else:
             assert caught.value.sync is None
@@ -133,7 +134,8 @@ class TestCommit:
         monkeypatch.setattr(files, "write", lambda descriptor, data: original(descriptor, data[:7]))
         records = chain(2)
         commit(storage, records)
-        monkeypatch.setattr(files, "write", lambda descriptor, data: 0)
+        monkeypatch.setattr(files, "write", original)
+        monkeypatch.setattr(os, "write", lambda descriptor, data: 0)
         with pytest.raises(CommitFailed, match="wrote nothing"):
             storage.commit(chain(1, start=2))
         monkeypatch.undo()
