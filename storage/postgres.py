@@ -7,6 +7,7 @@ became of the append is looked up, so that it is never there twice.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 import warnings
@@ -31,9 +32,9 @@ from storage.header import SessionHeader, new_header, parse_header
 from storage.identifiers import check_session_id
 from storage.postgres_blobs import BlobsOnce, Outcome, blob_names, read_blob, write_blob
 from storage.postgres_following import Follower
-from storage.postgres_leases import Lease, give_up, take
+from storage.postgres_leases import Lease, forget, forgotten_on_error, give_up, new_holder
 from storage.postgres_pool import Pool, Settings, shared_pool
-from storage.postgres_sessions import Found, check_tip, create, delete, find, read_lines
+from storage.postgres_sessions import Found, check_tip, create, delete, find, hold, missing_line, read_lines
 from storage.postgres_wire import Connection
 from storage.protocols import (
     Corrupt,
@@ -159,13 +160,14 @@ class PostgresStorage:
     ) -> Self:
         """A new session over ``pool``; see ``create``."""
         pool.ready(make=True)
-        session = uuid.uuid4().bytes
+        session, holder = uuid.uuid4().bytes, new_holder()
         given = BlobsOnce(blobs, pool.place)
 
         def make(connection: Connection) -> tuple[Found, Lease]:
             return create(
                 connection,
                 session,
+                holder,
                 header,
                 records,
                 given,
@@ -175,7 +177,8 @@ class PostgresStorage:
             )
 
         # Blobs are read while they are written, from a session that may need this pool's connections.
-        found, lease = pool.call(make, extra=not isinstance(blobs, Sequence))
+        with forgotten_on_error(holder):
+            found, lease = pool.call(make, extra=not isinstance(blobs, Sequence))
         return cls(pool, found, header, lease, durability)
 
     @classmethod
@@ -189,13 +192,7 @@ class PostgresStorage:
         lease = None
         skips = on_corrupt == "skip"
         if mode == "write" and not skips:
-            lease = pool.call(
-                lambda connection: take(
-                    connection, found.session, pool.settings.lease_seconds, place=f"{pool.place} {session_id}"
-                )
-            )
-            if lease is None:
-                raise SessionNotFoundError(f"there is no session {session_id!r}", path=pool.place)
+            lease = hold(pool, found, place=f"{pool.place} {session_id}")
         opened = cls(pool, found, header, lease, durability)
         if skips:
             opened._look_for_damage()
@@ -239,6 +236,8 @@ class PostgresStorage:
         while limit is None or not found:
             lines = self._lines(last, limit)
             if not lines:
+                while last + 1 in self._bad:
+                    last += 1
                 self._check_tip(last)
                 break
             for seq, data in lines:
@@ -246,7 +245,7 @@ class PostgresStorage:
                 while seq != last and last in self._bad:
                     last += 1
                 if seq != last:
-                    raise self._missing(last, seq)
+                    raise missing_line(last, seq, place=self._place)
                 if seq not in self._bad:
                     found.append(parse_record(data, seq, path=self._place, line_number=seq + 2))
                 breath.take()
@@ -288,10 +287,9 @@ class PostgresStorage:
         if pool is None or lease is None or not lease.ours:
             return
         pool.keeper.remove(lease)
-        try:
+        with contextlib.suppress(StorageError):  # who cannot be told finds the lease run out
             pool.call(lambda connection: give_up(connection, lease))
-        except StorageError:
-            pass  # who cannot be told finds the lease run out
+        forget(lease.holder)
 
     def delete(self) -> None:
         """Delete the session, its blobs, and its entries as far as no fork refers to them.
@@ -361,14 +359,6 @@ class PostgresStorage:
     def _check_tip(self, seq: int) -> None:
         self._call(lambda connection: check_tip(connection, self._found, seq, place=self._place))
 
-    def _missing(self, seq: int, following: int) -> DamagedSessionError:
-        return DamagedSessionError(
-            f"invalid session record at line {seq + 2}: entry {seq} is missing (the next one is {following}); nothing was "
-            "changed, and opening with on_corrupt='skip' shows the rest",
-            path=self._place,
-            line=seq + 2,
-        )
-
     def _look_for_damage(self) -> None:
         """Read everything, and remember the places that cannot be read or are missing."""
         last = -1
@@ -381,6 +371,8 @@ class PostgresStorage:
                     parse_record(data, seq, path=self._place, line_number=seq + 2)
                 except DamagedSessionError as error:
                     self._note(seq, error.message.partition("; ")[0])
+        for missing in range(last + 1, self._found.first):
+            self._note(missing, "it is missing")
         if self._bad:
             self._info = StorageInfo(
                 header=self._info.header,
@@ -401,10 +393,20 @@ class PostgresStorage:
 
 
 def delete_in(pool: Pool, found: Found, lease: Lease | None, *, durable: bool, place: str) -> None:
-    """Delete a session; see ``PostgresStorage.delete``. Without a ``lease`` it is taken first."""
-    if lease is None:
-        lease = pool.call(lambda connection: take(connection, found.session, pool.settings.lease_seconds, place=place))
-    if lease is None:
-        raise SessionNotFoundError("the session was deleted already", path=place)
-    held = lease
-    pool.call(lambda connection: delete(connection, held, durable=durable, place=place))
+    """Delete a session; see ``PostgresStorage.delete``. Without a ``lease`` it is taken first, and let go if that fails."""
+    held = lease or hold(pool, found, place=place)
+    tried = False
+
+    def work(connection: Connection) -> None:
+        nonlocal tried
+        again, tried = tried, True
+        delete(connection, held, durable=durable, again=again, place=place)
+
+    try:
+        pool.call(work)
+    except BaseException:
+        with contextlib.suppress(StorageError):  # who cannot be told finds the lease run out
+            pool.call(lambda connection: give_up(connection, held))
+        raise
+    finally:
+        forget(held.holder)

@@ -7,6 +7,7 @@ taken over writes nothing, and the others do not notice.
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import deque
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
     from storage.postgres_pool import Pool
 
 _AGAIN: Final = ("40001", "40P01")
+"""SQLSTATEs that say: nothing was done, try once more (serialisation, deadlock)."""
+
+_PASSING: Final = (*_AGAIN, "25006", "55P03", "57014")
+"""Those, and what a server says that is read-only, or has waited too long for a lock: another one may say more, or later."""
+
 _DUPLICATE: Final = "23505"
 _ALL_BYTES: Final = bigint(1 << 62)
 _ATTEMPTS: Final = 10
@@ -42,6 +48,8 @@ _AT_ONCE: Final = 2
 """How many statements of a pool are under way at the same time: while one waits for its sync, the next is prepared."""
 
 _PAUSE: Final = 0.05
+_SHORTEST_PAUSE: Final = 0.005
+_LONGEST_PAUSE: Final = 0.5
 
 
 class _NotSent(Exception):  # noqa: N818
@@ -51,12 +59,14 @@ class _NotSent(Exception):  # noqa: N818
 class _Job:
     """One session's batch, and what became of it."""
 
-    __slots__ = ("durable", "error", "lease", "records", "size", "turn", "written")
+    __slots__ = ("alone", "durable", "error", "lease", "records", "size", "turn", "written")
 
-    def __init__(self, lease: Lease, records: Sequence[Record], durable: bool) -> None:
+    def __init__(self, lease: Lease, records: Sequence[Record], durable: bool, alone: bool) -> None:
         self.lease = lease
         self.records = records
         self.durable = durable
+        self.alone = alone
+        """Whether it has to go in a statement of its own: the last connection may have been lost on account of it."""
         self.size = sum([len(record.data) for record in records])
         self.written: bool | None = None
         """Whether the database took it; ``None``: not tried yet, or not known."""
@@ -81,7 +91,7 @@ class Batches:
         self._waiting: deque[_Job] = deque()
         self._sending = 0
         self._at_once = _AT_ONCE if self._together else pool.settings.connections
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # as the one of the leases
 
     def tell_nobody(self) -> None:
         """The server cannot tell news: its appends must not ask for it."""
@@ -94,14 +104,19 @@ class Batches:
         ``StorageError`` when the connection was lost on the way and nobody could be asked in time what became of it.
         """
         until = pool.deadline()
+        attempts = _ATTEMPTS
         while True:
-            job = _Job(lease, records, durable)
+            job = _Job(lease, records, durable, alone=attempts < _ATTEMPTS)
             self._send(pool, job, until)
             if job.written or (isinstance(job.error, ConnectionLost) and self._is_there(pool, job, until)):
                 lease.wrote(job.size + len(records))
                 return
             if not isinstance(job.error, ConnectionLost):
                 raise self._failure(pool, job)
+            attempts -= 1
+            if not attempts or time.monotonic() > until:  # the server or somebody on the way dies of it, say
+                raise self._failed(f"the connection was lost each time: {job.error}", job.error.__cause__)
+            time.sleep(_PAUSE)
 
     # --- sending
 
@@ -132,15 +147,17 @@ class Batches:
             self._hand_on()
 
     def _gather(self, jobs: list[_Job]) -> None:
-        """Add those who wait, as many as fit into one statement."""
+        """Add those who wait, as many as fit into one statement, and of one session one."""
         size, count = jobs[0].size, len(jobs[0].records)
+        sessions = {jobs[0].lease.session}
         with self._guard:
-            while self._waiting and self._together:
+            while self._waiting and self._together and not jobs[0].alone:
                 job = self._waiting[0]
                 size += job.size
                 count += len(job.records)
-                if size > _MOST_BYTES or count > _MOST_RECORDS:
+                if size > _MOST_BYTES or count > _MOST_RECORDS or job.alone or job.lease.session in sessions:
                     break
+                sessions.add(job.lease.session)
                 jobs.append(self._waiting.popleft())
 
     def _hand_on(self) -> None:
@@ -165,6 +182,7 @@ class Batches:
             except Refused as refused:
                 attempts -= 1
                 if refused.sqlstate in _AGAIN and attempts:
+                    give_way(_ATTEMPTS - attempts)
                     continue
                 if len(jobs) > 1:
                     for job in jobs:  # one of them is the reason, and only that one shall fail
@@ -221,12 +239,13 @@ class Batches:
         while True:
             try:
                 with pool.connection(until) as connection:
-                    ours = move_fence(connection, lease, pool.settings.lease_seconds)
+                    ours = move_fence(connection, lease, pool.settings.lease_seconds, durable=job.durable)
                     found = [row[1] for row in connection.run(PAGE, lease.session, begin, end, count, _ALL_BYTES)]
                 break
             except (ConnectionLost, Refused) as error:
-                passing = isinstance(error, ConnectionLost) or error.sqlstate in _AGAIN
+                passing = isinstance(error, ConnectionLost) or error.sqlstate in _PASSING
                 if not passing or time.monotonic() > until:
+                    lease.is_counted = False
                     raise StorageError(
                         f"the connection was lost ({job.error}) while {len(records)} entries were being written, and within "
                         f"{pool.settings.answer_seconds:g} s nobody could be asked whether they are there: {error}; open "
@@ -263,6 +282,12 @@ def _append(connection: Connection, jobs: list[_Job], statements: tuple[str, str
         prepared=True,
     )
     return {row[0] for row in rows}
+
+
+def give_way(attempt: int) -> None:
+    """Pause after that many attempts, by chance not as long as those whom one met."""
+    longest = min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2 ** min(attempt, _ATTEMPTS))
+    time.sleep(random.uniform(0, longest))  # noqa: S311 - no secret
 
 
 def _not_sent(lost: ConnectionLost) -> _NotSent:

@@ -8,14 +8,15 @@ from typing import Literal
 from storage.blobs import Blobs
 from storage.errors import StorageError
 from storage.postgres_leases import Lease
-from storage.postgres_wire import Connection, bigint, boolean, text
+from storage.postgres_wire import Connection, boolean, text
 
 Outcome = Literal["written", "exists", "stale"]
 
-# The session's row is kept from being deleted meanwhile, and not locked against its appends: a large blob takes long.
+# The session's row is kept from being deleted meanwhile, and not locked against its appends: a large blob takes long. What
+# is compared is the holder: the holder itself moves the fence when an append's connection was lost.
 _WRITE = """
 WITH ours AS MATERIALIZED (
-    SELECT session FROM branchline_sessions WHERE session = $1::uuid AND fence = $2::bigint FOR KEY SHARE
+    SELECT session FROM branchline_sessions WHERE session = $1::uuid AND holder = $2::uuid FOR KEY SHARE
 ), put AS (
     INSERT INTO branchline_blobs (session, name, data) SELECT session, $3::text, $4::bytea FROM ours
     ON CONFLICT DO NOTHING RETURNING name
@@ -29,7 +30,7 @@ FROM ours
 
 def write_blob(connection: Connection, lease: Lease, name: str, data: bytes, *, durable: bool, again: bool) -> Outcome:
     """Store a blob. ``again``: an answer got lost, so one with the same bytes is ours."""
-    rows = connection.run(_WRITE, lease.session, bigint(lease.fence), text(name), data, boolean(durable))
+    rows = connection.run(_WRITE, lease.session, lease.holder, text(name), data, boolean(durable))
     if not rows:
         return "stale"
     if rows[0][1] is not None or (again and read_blob(connection, lease.session, name) == data):

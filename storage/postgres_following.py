@@ -78,10 +78,13 @@ class Follower:
                 return True
         wake_at = min(until, self._look_at, self._tell_at if self._is_told else until)
         if self._is_told:
-            poller = select.poll()
-            poller.register(connection.socket, select.POLLIN)
-            poller.poll(max(0.0, wake_at - time.monotonic()) * 1000)
-            return self._name in connection.notifications() and self._has_changed(connection)
+            # What came along with an answer is there already, and the socket does not tell.
+            if not (told := connection.notifications()):
+                poller = select.poll()
+                poller.register(connection.socket, select.POLLIN)
+                poller.poll(max(0.0, wake_at - time.monotonic()) * 1000)
+                told = connection.notifications()
+            return self._name in told and self._has_changed(connection)
         time.sleep(max(0.0, wake_at - time.monotonic()))
         return False
 

@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 import weakref
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from storage.entries import iso_timestamp
@@ -28,6 +29,7 @@ from storage.postgres_wire import (
     Value,
     bigint,
     bigints,
+    boolean,
     number,
     text,
     uuids,
@@ -41,19 +43,26 @@ _RENEWALS: Final = 3
 
 _IMPATIENT_SECONDS: Final = 1.0
 
+_held: set[bytes] = set()
+"""The secrets of this process's leases. One that says it is this process's and is not among them, nobody has any more."""
+
 
 class Lease:
-    """The right to write one session. ``fence`` is what each of its statements is compared with."""
+    """The right to write one session. ``fence`` is what each of its appends is compared with.
 
-    def __init__(self, session: bytes, holder: bytes, fence: int) -> None:
+    ``size`` is the session's, in bytes, as a listing counts them. Its row is told it from time to time.
+    """
+
+    def __init__(self, session: bytes, holder: bytes, fence: int, size: int) -> None:
         """Use ``take``, or ``storage.postgres_sessions.create``."""
         self.session = session
         self.holder = holder
         self.fence = fence
+        self.size = size
+        self.is_counted = True
+        """Whether that is known: not after an append whose outcome is not."""
         self._process = os.getpid()
-        self._written = 0
         self._wrote_at = 0.0
-        self._guard = threading.Lock()
 
     @property
     def ours(self) -> bool:
@@ -61,31 +70,30 @@ class Lease:
         return self._process == os.getpid()
 
     def wrote(self, size: int) -> None:
-        """So many bytes were written that the session's row does not know of yet."""
-        with self._guard:
-            self._written += size
-            self._wrote_at = time.monotonic()
+        """So many bytes were written now. One append of a session is under way at a time."""
+        self._wrote_at = time.monotonic()
+        self.size += size
 
-    def take_written(self) -> tuple[int, int]:
-        """How many those are, and how many microseconds ago they were; who asks tells the row, or gives them back."""
-        with self._guard:
-            written, self._written = self._written, 0
-            return written, int((time.monotonic() - self._wrote_at) * 1_000_000)
+    @property
+    def age(self) -> int:
+        """How many microseconds ago that was."""
+        return int((time.monotonic() - self._wrote_at) * 1_000_000)
 
 
-def take(connection: Connection, session: bytes, seconds: int, *, place: str) -> Lease | None:
+def take(connection: Connection, session: bytes, holder: bytes, seconds: int, *, place: str) -> Lease | None:
     """The writer's place of ``session``; ``None`` if there is no such session.
 
+    ``holder``: a new secret. Asked again with the same one after its outcome got lost, it finds that the place is its own.
     Raises ``SessionLockedError``, whose ``details["owner"]`` names the holder.
     """
-    holder = uuid.uuid4().bytes
     dead: Value = None
     while True:
         rows = connection.run(TAKE, session, holder, text(this_owner()), bigint(seconds), dead)
         if rows:
+            size = rows[0][2]
             if rows[0][1] is not None:  # the last writer died, and what it told its row last is not the end
-                connection.run(RECOUNT, session, holder)
-            return Lease(session, holder, number(rows[0][0]))
+                size = (connection.run(RECOUNT, session, holder) or [(size,)])[0][0]
+            return Lease(session, holder, number(rows[0][0]), number(size))
         rows = connection.run(WHO, session)
         if not rows:
             return None
@@ -94,14 +102,14 @@ def take(connection: Connection, session: bytes, seconds: int, *, place: str) ->
             dead = other  # it became free this moment, or is ours: an answer got lost on its way
             continue
         owner = _parsed(name)
-        if dead == other or not is_dead(owner):
+        if dead == other or not (is_dead(owner) or (_is_this_process(owner) and other not in _held)):
             raise locked(owner, place)
         dead = other
 
 
-def move_fence(connection: Connection, lease: Lease, seconds: int) -> bool:
+def move_fence(connection: Connection, lease: Lease, seconds: int, *, durable: bool) -> bool:
     """Raise the lease's fence, after whatever of its statements is under way; false if the lease is another's by now."""
-    rows = connection.run(MOVE_FENCE, lease.session, lease.holder, bigint(seconds))
+    rows = connection.run(MOVE_FENCE, lease.session, lease.holder, bigint(seconds), boolean(durable))
     if rows:
         lease.fence = number(rows[0][0])
     return bool(rows)
@@ -109,8 +117,9 @@ def move_fence(connection: Connection, lease: Lease, seconds: int) -> bool:
 
 def give_up(connection: Connection, lease: Lease) -> None:
     """Let the next writer in."""
-    size, age = lease.take_written()
-    connection.run(GIVE_UP, lease.session, lease.holder, bigint(size), bigint(age))
+    if not lease.is_counted and (rows := connection.run(RECOUNT, lease.session, lease.holder)):
+        lease.size = number(rows[0][0])
+    connection.run(GIVE_UP, lease.session, lease.holder, bigint(lease.size), bigint(lease.age))
 
 
 def locked(owner: dict[str, Any], place: str) -> SessionLockedError:
@@ -146,6 +155,28 @@ def taken_over(connection: Connection, lease: Lease, first: int, *, place: str) 
 # --- who an owner is
 
 
+def new_holder() -> bytes:
+    """The secret of a lease. Until it is forgotten, this process has what is held with it."""
+    holder = uuid.uuid4().bytes
+    _held.add(holder)
+    return holder
+
+
+def forget(holder: bytes) -> None:
+    """Nobody here has that lease any more. If the database could not be told, the next writer here takes it over at once."""
+    _held.discard(holder)
+
+
+@contextlib.contextmanager
+def forgotten_on_error(holder: bytes) -> Generator[None]:
+    """Forget ``holder`` if no lease comes of it."""
+    try:
+        yield
+    except BaseException:
+        forget(holder)
+        raise
+
+
 def this_owner() -> str:
     """This process, as others read it: JSON with ``pid``, ``host``, ``since``, and what tells whether it still runs."""
     return json.dumps(
@@ -174,6 +205,11 @@ def is_dead(owner: dict[str, Any]) -> bool:
     except OSError:
         return False
     return False
+
+
+def _is_this_process(owner: dict[str, Any]) -> bool:
+    here = os.getpid()
+    return is_this_machine(owner) and owner.get("pid") == here and owner.get("started") == _started(here)
 
 
 def is_this_machine(owner: dict[str, Any]) -> bool:
@@ -219,7 +255,8 @@ class Keeper:
         self._pool = weakref.ref(pool)
         self._every = pool.settings.lease_seconds / _RENEWALS
         self._leases: dict[bytes, Lease] = {}
-        self._guard = threading.Lock()
+        # Held by a thread as often as it likes: the garbage collector may come in the middle, and close what was dropped.
+        self._guard = threading.RLock()
         self._running = False
         self._ended = threading.Event()
 
@@ -228,11 +265,14 @@ class Keeper:
         with self._guard:
             self._leases[lease.holder] = lease
             if not self._running:
-                self._running = True
-                self._ended = threading.Event()
-                threading.Thread(
-                    target=_keep, args=(self, self._ended, self._every), name="branchline leases", daemon=True
-                ).start()
+                ended = self._ended = threading.Event()
+                thread = threading.Thread(
+                    target=_keep, args=(self, ended, self._every), name="branchline leases", daemon=True
+                )
+                # The system may give no more threads: it is tried again with the next session, and the fence decides.
+                with contextlib.suppress(RuntimeError):
+                    thread.start()
+                    self._running = True
 
     def remove(self, lease: Lease) -> None:
         """Renew it no more."""
@@ -242,6 +282,12 @@ class Keeper:
                 self._running = False
                 self._ended.set()
 
+    def stopped(self, ended: threading.Event) -> None:
+        """The thread that was to end with ``ended`` is over, whatever ended it."""
+        with self._guard:
+            if self._ended is ended:
+                self._running = False
+
     def renew(self) -> None:
         """Renew all leases. Raises ``ConnectionLost`` and ``Refused``: then it is tried again soon."""
         pool = self._pool()
@@ -249,28 +295,25 @@ class Keeper:
             leases = [*self._leases.values()]
         if pool is None or not leases:
             return
-        written = [lease.take_written() for lease in leases]
-        try:
-            with pool.connection(pool.deadline()) as connection:
-                connection.run(
-                    RENEW,
-                    uuids([lease.session for lease in leases]),
-                    uuids([lease.holder for lease in leases]),
-                    bigints([size for size, _ in written]),
-                    bigints([age for _, age in written]),
-                    bigint(pool.settings.lease_seconds),
-                )
-        except BaseException:
-            for lease, (size, _) in zip(leases, written, strict=True):
-                lease.wrote(size)
-            raise
+        with pool.connection(pool.deadline()) as connection:
+            connection.run(
+                RENEW,
+                uuids([lease.session for lease in leases]),
+                uuids([lease.holder for lease in leases]),
+                bigints([lease.size for lease in leases]),
+                bigints([lease.age for lease in leases]),
+                bigint(pool.settings.lease_seconds),
+            )
 
 
 def _keep(keeper: Keeper, ended: threading.Event, every: float) -> None:
     wait = every
-    while not ended.wait(wait):
-        wait = min(every, _IMPATIENT_SECONDS)
-        # Not to be heard of for a while loses nothing: the fence decides, and appends say what is wrong.
-        with contextlib.suppress(ConnectionLost, Refused):
-            keeper.renew()
-            wait = every
+    try:
+        while not ended.wait(wait):
+            wait = min(every, _IMPATIENT_SECONDS)
+            # Not to be heard of for a while loses nothing: the fence decides, and appends say what is wrong.
+            with contextlib.suppress(ConnectionLost, Refused):
+                keeper.renew()
+                wait = every
+    finally:
+        keeper.stopped(ended)

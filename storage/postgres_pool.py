@@ -10,12 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
 from storage.errors import SessionNotFoundError, StorageError
-from storage.postgres_batches import Batches
+from storage.postgres_batches import Batches, give_way
 from storage.postgres_leases import Keeper
 from storage.postgres_schema import NO_TABLE, VERSION, installed_version, migrate
 from storage.postgres_wire import Connection, ConnectionLost, Refused, shown
@@ -25,28 +25,30 @@ T = TypeVar("T")
 _AGAIN: Final = ("40001", "40P01", "55P03")
 """SQLSTATEs that say: nothing was done, try once more (serialisation, deadlock, a lock that was not free)."""
 
+_READ_ONLY: Final = "25006"
 _ATTEMPTS: Final = 10
 _SHORTEST_WAIT: Final = 0.01
 _LONGEST_WAIT: Final = 0.5
+_LONGEST_ANSWER: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How a pool goes about it; see ``PostgresRepository``."""
 
-    dsn: str
+    dsn: str = field(repr=False)
     connections: int = 4
     answer_seconds: float = 30.0
     lease_seconds: int = 30
-    direct_dsn: str | None = None
+    direct_dsn: str | None = field(default=None, repr=False)
     together: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         if self.connections < 1:
             raise ValueError(f"connections={self.connections}: a pool needs at least one")
-        if self.answer_seconds <= 0:
-            raise ValueError(f"answer_seconds={self.answer_seconds}: an answer takes some time; give more than 0")
+        if not 0 < self.answer_seconds <= _LONGEST_ANSWER:
+            raise ValueError(f"answer_seconds={self.answer_seconds}: give more than 0, and at most {_LONGEST_ANSWER}")
         if self.lease_seconds < 1:
             raise ValueError(f"lease_seconds={self.lease_seconds}: give at least 1")
 
@@ -87,6 +89,10 @@ class Pool:
         connection = self._take(until)
         try:
             yield connection
+        except Refused as refused:
+            if refused.sqlstate == _READ_ONLY:
+                connection.close()  # it was the primary once: by the address, another one is found
+            raise
         finally:
             self._put_back(connection)
 
@@ -115,10 +121,13 @@ class Pool:
             except BaseException as error:
                 with self._changed:
                     self._open -= 1
-                    self._changed.notify()
-                if not isinstance(error, ConnectionLost) or time.monotonic() + wait > until:
-                    raise
-            time.sleep(wait)  # the server is starting, or another one takes its place
+                    self._changed.notify_all()
+                    give_up_at = free_until if self._open else until
+                    if not isinstance(error, ConnectionLost) or time.monotonic() + wait > give_up_at:
+                        raise
+                    # The server is starting, another one takes its place, or it takes no more of us: then those that we
+                    # have must do.
+                    self._changed.wait_for(lambda: self._free, wait)
             wait = min(wait * 2, _LONGEST_WAIT)
 
     def _put_back(self, connection: Connection) -> None:
@@ -134,9 +143,10 @@ class Pool:
                 while self._free:
                     self._free.pop().close()
                     self._open -= 1
+                self._changed.notify_all()
             else:
                 self._free.append(connection)
-            self._changed.notify()
+                self._changed.notify()
 
     def deadline(self) -> float:
         """Until when, on the monotonic clock, something that begins now may go on about a lost connection."""
@@ -166,9 +176,11 @@ class Pool:
                         path=self.place,
                     ) from (lost.__cause__ or lost)
             except Refused as refused:
-                if refused.sqlstate not in _AGAIN or not attempts:
+                if refused.sqlstate == NO_TABLE:  # they were dropped
+                    self._checked = False
+                if refused.sqlstate not in _AGAIN or attempts <= 0:
                     raise self.refusal(refused) from refused.error
-            time.sleep(_SHORTEST_WAIT)
+            give_way(_ATTEMPTS - attempts)
 
     def _is_there(self) -> bool:
         """Whether a new connection can be made: the lost one may have been an old one, to a server that was restarted."""
@@ -213,11 +225,6 @@ class Pool:
                 path=self.place,
             )
         self._checked = True
-
-    def forget_tables(self, refused: Refused) -> None:
-        """The tables were dropped: look for them again."""
-        if refused.sqlstate == NO_TABLE:
-            self._checked = False
 
     def __del__(self) -> None:
         for connection in getattr(self, "_free", ()):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack
 
+from storage.base_repository import BaseRepository, NewSession, Opening, OpeningOrNew
 from storage.blobs import Blobs
 from storage.copying import renumbered
-from storage.errors import SessionNotFoundError
+from storage.errors import SessionNotFoundError, StorageError
 from storage.event_loops import run_in_worker
 from storage.file_lock import open_when_free
 from storage.header import SessionHeader, new_header, parse_header
 from storage.identifiers import check_session_id, new_id
 from storage.postgres import PostgresStorage, delete_in
-from storage.postgres_checking import problems_of
+from storage.postgres_checking import identity_of, problems_of, why_read_only
 from storage.postgres_pool import Pool, Settings, shared_pool
 from storage.postgres_sessions import Found as FoundSession
 from storage.postgres_sessions import Segment, check_tip, find, read_lines, segments_in
@@ -32,16 +33,8 @@ from storage.postgres_wire import (
     text,
     uuids,
 )
-from storage.protocols import Corrupt, Durability, Mode, Record, TornTail
-from storage.repository import (
-    Forkable,
-    Mark,
-    SessionPage,
-    SessionSummary,
-    check_prefix,
-    fork_into,
-    match_prefix,
-)
+from storage.protocols import Durability, Record
+from storage.repository import Mark, SessionPage, SessionSummary, check_prefix, mark_before, match_prefix
 from storage.session_streams import SessionStream, stream_of
 from storage.summaries import (
     Digest,
@@ -85,7 +78,7 @@ ORDER BY stretch.number, line.seq
 """
 
 
-class PostgresRepository:
+class PostgresRepository(BaseRepository[PostgresStorage]):
     """A ``SessionRepository`` over one database. Its sessions share at most ``connections`` connections.
 
     Their appends are sent together where they meet, so four connections carry hundreds of sessions. ``answer_seconds``:
@@ -119,56 +112,29 @@ class PostgresRepository:
         """The address, without a password."""
         return self._pool.place
 
-    async def create(
-        self,
-        session_id: str | None = None,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        parent_session: str | None = None,
-        records: Iterable[Record] = (),
-        blobs: Blobs = (),
-    ) -> PostgresStorage:
-        """A new session; see ``SessionRepository.create``."""
-        header = new_header(
-            session_id=new_id() if session_id is None else session_id, cwd=cwd, parent_session=parent_session
-        )
-        copies = renumbered(records)
+    async def _create(self, session_id: str | None, **new: Unpack[NewSession]) -> PostgresStorage:
+        session_id = new_id() if session_id is None else session_id
+        header = new_header(session_id=session_id, cwd=new["cwd"], parent_session=new["parent_session"])
+        copies = renumbered(new["records"])
         return await run_in_worker(
-            lambda: PostgresStorage.make_in(self._pool, header, copies, blobs, self.durability),
+            lambda: PostgresStorage.make_in(self._pool, header, copies, new["blobs"], self.durability),
             undo=PostgresStorage.close,
         )
 
-    async def open(
-        self,
-        session_id: str,
-        *,
-        mode: Mode = "write",
-        on_torn_tail: TornTail = "repair",
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> PostgresStorage:
-        """The session of that id; see ``SessionRepository.open``. Nothing is ever torn here."""
-        del on_torn_tail
+    async def _open(self, session_id: str, **opening: Unpack[Opening]) -> PostgresStorage:
+        mode, on_corrupt = opening["mode"], opening["on_corrupt"]  # nothing is ever torn here
         check_session_id(session_id)
         return await open_when_free(
             lambda: PostgresStorage.open_in(self._pool, session_id, mode, self.durability, on_corrupt),
-            lock_timeout,
+            opening["lock_timeout"],
             undo=PostgresStorage.close,
         )
 
-    async def open_or_create(
-        self,
-        session_id: str,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> PostgresStorage:
-        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
-        header = new_header(session_id=session_id, cwd=cwd)
+    async def _open_or_create(self, session_id: str, **opening: Unpack[OpeningOrNew]) -> PostgresStorage:
+        header = new_header(session_id=session_id, cwd=opening["cwd"])
         return await open_when_free(
-            lambda: PostgresStorage.open_or_make_in(self._pool, header, self.durability, on_corrupt),
-            lock_timeout,
+            lambda: PostgresStorage.open_or_make_in(self._pool, header, self.durability, opening["on_corrupt"]),
+            opening["lock_timeout"],
             undo=PostgresStorage.close,
         )
 
@@ -177,9 +143,7 @@ class PostgresRepository:
 
         Of a session that is being written to, time of change and size are up to a third of ``lease_seconds`` old.
         """
-        if limit < 1:
-            raise ValueError("limit is at least 1")
-        mark = Mark.parse(after) if after is not None else None
+        mark = mark_before(after, limit)
         rows = await run_in_worker(partial(self._rows, mark, limit + 1))
         found = [_Listed.of(row) for row in rows[:limit]]
         summaries: list[SessionSummary] = []
@@ -194,17 +158,6 @@ class PostgresRepository:
         ids = await run_in_worker(partial(self._ids, prefix))
         return match_prefix(prefix, ids, place=self.place)
 
-    async def fork(
-        self,
-        source: Forkable,
-        target_id: str | None = None,
-        *,
-        position: Literal["at", "before"] = "at",
-        session_id: str | None = None,
-    ) -> Any:
-        """A new session here with the path to ``target_id`` in ``source``; see ``SessionRepository.fork``."""
-        return await fork_into(source, self.create, target_id, position, session_id)
-
     @contextmanager
     def reading(self, session_id: str) -> Generator[SessionStream]:
         """The session, read once and a page at a time; see ``StreamsSessions``. Blocking."""
@@ -218,6 +171,18 @@ class PostgresRepository:
         """A new session, to the byte; see ``StreamsSessions``. Blocking."""
         check_session_id(header.id)
         PostgresStorage.make_in(self._pool, header, records, blobs, self.durability).close()
+
+    def identity(self) -> object:
+        """The server, the database and the schema; see ``LooksAhead``. Blocking."""
+        return self._look(identity_of, None)
+
+    def check_receiving(self) -> None:
+        """See that the tables are there, or make them, and may be written; see ``LooksAhead``. Blocking."""
+        pool = self._pool
+        pool.ready(make=True)
+        why = pool.call(why_read_only)
+        if why is not None:
+            raise StorageError(f"nothing can be written here: {why}; choose another place", path=pool.place)
 
     async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
         """Delete the session and what no fork refers to; see ``SessionRepository.delete``."""

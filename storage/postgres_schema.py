@@ -6,6 +6,7 @@ Everything of a session is found by its key (``session``), a random UUID, so tha
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
 from storage.errors import StorageError, UnsupportedVersionError
@@ -63,8 +64,9 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 VERSION: Final = len(MIGRATIONS)
 
 NO_TABLE: Final = "42P01"
-_RACES: Final = ("42P07", "23505", "42710")
-_ATTEMPTS: Final = 5
+_RACES: Final = ("42P07", "23505", "42710", "40001", "40P01", "55P03")
+_ATTEMPTS: Final = 10
+_PAUSE: Final = 0.05
 
 
 def installed_version(connection: Connection) -> int:
@@ -97,7 +99,7 @@ def migrate(connection: Connection) -> None:
                 "CREATE TABLE IF NOT EXISTS branchline_schema (one bigint PRIMARY KEY, version bigint NOT NULL)"
             )
             connection.run("INSERT INTO branchline_schema VALUES (1, 0) ON CONFLICT DO NOTHING")
-            connection.run("BEGIN")
+            connection.run("BEGIN ISOLATION LEVEL READ COMMITTED")
             rows = connection.run("SELECT version FROM branchline_schema WHERE one = 1 FOR UPDATE")
             for steps in MIGRATIONS[number(rows[0][0]) :]:
                 for step in steps:
@@ -108,13 +110,13 @@ def migrate(connection: Connection) -> None:
             if connection.in_transaction:
                 connection.run("ROLLBACK")
             attempts -= 1
-            if (
-                refused.sqlstate not in _RACES or not attempts
-            ):  # two that make the first table at once disturb each other
+            # Two that make the first table at once disturb each other.
+            if refused.sqlstate not in _RACES or not attempts:
                 raise StorageError(
                     f"the tables could not be made: {refused}; nothing was changed; give this user CREATE on the schema, or "
                     "have its owner open a session once"
                 ) from refused.error
+            time.sleep(_PAUSE)
 
 
 # For each session of a batch ($1 keys, $2 fences, $3 first places): lock its row, compare the fence and the place, and
@@ -199,7 +201,7 @@ WITH before AS MATERIALIZED (
 UPDATE branchline_sessions s
 SET fence = s.fence + 1, holder = $2::uuid, owner = $3::text, held_until = now() + $4::bigint * interval '1 second'
 FROM before WHERE s.session = before.session
-RETURNING s.fence, before.holder, set_config('synchronous_commit', 'off', true)
+RETURNING s.fence, before.holder, s.size, set_config('synchronous_commit', 'off', true)
 """
 
 # What a listing shows of a session whose writer died: the last it told may be some seconds old.
@@ -208,39 +210,42 @@ UPDATE branchline_sessions s SET modified = now(), size = octet_length(s.header)
     (SELECT sum(octet_length(e.data) + 1) FROM branchline_entries e WHERE e.session = s.session AND e.seq >= s.first), 0
 ) + s.shared_size
 WHERE s.session = $1::uuid AND s.holder = $2::uuid
-RETURNING set_config('synchronous_commit', 'off', true)
+RETURNING s.size, set_config('synchronous_commit', 'off', true)
 """
 
 WHO: Final = "SELECT holder, owner FROM branchline_sessions WHERE session = $1::uuid"
 
-# A new fence for the writer itself: whatever of its statements is still under way somewhere is shut out.
+# A new fence for the writer itself: whatever of its statements is still under way somewhere is shut out. As durable ($4) as
+# an append: one that is found is acknowledged, and a standby has it then, too.
 MOVE_FENCE: Final = """
 UPDATE branchline_sessions SET fence = fence + 1, held_until = now() + $3::bigint * interval '1 second'
 WHERE session = $1::uuid AND holder = $2::uuid
-RETURNING fence, set_config('synchronous_commit', 'off', true)
+RETURNING fence,
+    CASE WHEN NOT $4::boolean THEN set_config('synchronous_commit', 'off', true)
+         WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END
 """
 
-# $1 key, $2 our secret, $3 the bytes written that the row does not know of, $4 how many microseconds ago.
+# $1 key, $2 our secret, $3 the session's size, $4 how many microseconds ago it became that.
 GIVE_UP: Final = """
 UPDATE branchline_sessions
-SET holder = NULL, owner = NULL, held_until = NULL, size = size + $3::bigint,
-    modified = CASE WHEN $3::bigint > 0 THEN now() - $4::bigint * interval '1 microsecond' ELSE modified END
+SET holder = NULL, owner = NULL, held_until = NULL, size = $3::bigint,
+    modified = CASE WHEN size <> $3::bigint THEN now() - $4::bigint * interval '1 microsecond' ELSE modified END
 WHERE session = $1::uuid AND holder = $2::uuid
 RETURNING set_config('synchronous_commit', 'off', true)
 """
 
-# $1 keys, $2 secrets, $3 the bytes written since the last time, $4 how many microseconds ago, $5 seconds.
+# $1 keys, $2 secrets, $3 sizes, $4 how many microseconds ago they became that, $5 seconds. To run it twice does no harm.
 RENEW: Final = """
 WITH ours AS MATERIALIZED (
-    SELECT s.session, given.written, given.age
-    FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) AS given(session, holder, written, age)
+    SELECT s.session, given.size, given.age
+    FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) AS given(session, holder, size, age)
     JOIN branchline_sessions s ON s.session = given.session AND s.holder = given.holder
     ORDER BY s.session
     FOR NO KEY UPDATE OF s
 )
 UPDATE branchline_sessions s
-SET held_until = now() + $5::bigint * interval '1 second', size = s.size + ours.written,
-    modified = CASE WHEN ours.written > 0 THEN now() - ours.age * interval '1 microsecond' ELSE s.modified END
+SET held_until = now() + $5::bigint * interval '1 second', size = ours.size,
+    modified = CASE WHEN s.size <> ours.size THEN now() - ours.age * interval '1 microsecond' ELSE s.modified END
 FROM ours WHERE s.session = ours.session
 RETURNING set_config('synchronous_commit', 'off', true)
 """

@@ -7,15 +7,14 @@ on, instead of copying them; they stay as long as anybody refers to them.
 from __future__ import annotations
 
 import hashlib
-import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.blobs import Blobs, check_blob_name
-from storage.errors import SessionExistsError, SessionNotFoundError, StaleSessionError
+from storage.errors import DamagedSessionError, SessionExistsError, SessionNotFoundError, StaleSessionError
 from storage.header import SessionHeader
-from storage.postgres_leases import Lease, this_owner
+from storage.postgres_leases import Lease, forgotten_on_error, new_holder, take, this_owner
 from storage.postgres_schema import PAGE, TIP
 from storage.postgres_wire import (
     Connection,
@@ -30,6 +29,9 @@ from storage.postgres_wire import (
     uuids,
 )
 from storage.protocols import Record
+
+if TYPE_CHECKING:
+    from storage.postgres_pool import Pool
 
 LAST: Final = (1 << 63) - 1
 _PAGE_BYTES: Final = 8 * 1024 * 1024
@@ -92,10 +94,23 @@ def find(connection: Connection, session_id: str, *, place: str) -> Found:
     return Found(rows[0][0] or b"", found_id, rows[0][5] or b"", segments_in(rows[0]))
 
 
+def hold(pool: Pool, found: Found, *, place: str) -> Lease:
+    """The writer's place of a session that was found. Raises ``SessionNotFoundError`` if it was deleted since."""
+    holder, seconds = new_holder(), pool.settings.lease_seconds
+    with forgotten_on_error(holder):
+        lease = pool.call(lambda connection: take(connection, found.session, holder, seconds, place=place))
+        if lease is None:
+            raise SessionNotFoundError(f"there is no session {found.id!r} any more", path=place)
+        return lease
+
+
 def read_lines(
     connection: Connection, segments: Sequence[Segment], after_seq: int, limit: int | None
 ) -> Sequence[tuple[int, bytes]]:
-    """A page of lines after ``after_seq`` as (seq, bytes): at most ``limit``, and after the first about 8 MiB."""
+    """A page of lines after ``after_seq`` as (seq, bytes): at most ``limit``, and after the first about 8 MiB.
+
+    It begins with the next line that is there: where a stretch is missing, behind it.
+    """
     start = after_seq + 1
     most = bigint(LAST if limit is None else limit)
     for segment in segments:
@@ -103,24 +118,39 @@ def read_lines(
             rows = connection.run(
                 PAGE, segment.session, bigint(start), bigint(segment.end), most, bigint(_PAGE_BYTES), prepared=True
             )
-            return [(number(row[0]), row[1] or b"") for row in rows]
+            if rows:
+                return [(number(row[0]), row[1] or b"") for row in rows]
+            start = segment.end
     return []
 
 
 def check_tip(connection: Connection, found: Found, after_seq: int, *, place: str) -> None:
     """There is nothing after ``after_seq``: see that this is so because it is the end.
 
-    Raises ``StaleSessionError`` where the session was deleted, or has lost what was read before.
+    Raises ``StaleSessionError`` where the session was deleted, or has lost what was read before, and
+    ``DamagedSessionError`` where a fork ends within what it shares.
     """
     rows = connection.run(TIP, found.session, bigint(after_seq + 1), prepared=True)
     if not rows:
         raise StaleSessionError("the session was deleted; open another one", path=place)
+    if after_seq + 1 < found.first:
+        raise missing_line(after_seq + 1, found.first, place=place)
     if after_seq >= found.first and rows[0][1] is None:
         raise StaleSessionError(
             f"entry {after_seq} was read before and is not there any more (was a backup restored, or has an older copy of "
             "the database taken over?); open the session anew",
             path=place,
         )
+
+
+def missing_line(seq: int, following: int, *, place: str) -> DamagedSessionError:
+    """The error for an entry that somebody removed."""
+    return DamagedSessionError(
+        f"invalid session record at line {seq + 2}: entry {seq} is missing (the next one is {following}); nothing was "
+        "changed, and opening with on_corrupt='skip' shows the rest",
+        path=place,
+        line=seq + 2,
+    )
 
 
 # --- making
@@ -146,6 +176,7 @@ def make_durable(connection: Connection, durable: bool) -> None:
 def create(
     connection: Connection,
     session: bytes,
+    holder: bytes,
     header: SessionHeader,
     records: Sequence[Record],
     blobs: Blobs,
@@ -154,11 +185,12 @@ def create(
     durable: bool,
     place: str,
 ) -> tuple[Found, Lease]:
-    """Make a session under the new key ``session``, and the lease of its writer, in one transaction.
+    """Make a session under the new key ``session``, and the lease of its writer ``holder``, in one transaction.
 
-    Asked again with the same key after its outcome got lost, it finds what it made. Raises ``SessionExistsError``.
+    Asked again with the same keys after its outcome got lost, it finds what it made. Raises ``SessionExistsError``.
     """
-    holder, line = uuid.uuid4().bytes, header.to_line()
+    line = header.to_line()
+    size = len(line) + 1 + size_of(records)
     with transaction(connection):
         make_durable(connection, durable)
         is_free = connection.run(
@@ -184,7 +216,7 @@ def create(
             holder,
             text(this_owner()),
             bigint(seconds),
-            bigint(len(line) + 1 + size_of(records)),
+            bigint(size),
             bigint(size_of(records[:first])),
         )
         for segment in shared:
@@ -203,7 +235,7 @@ def create(
                 text(check_blob_name(name)),
                 data,
             )
-    return Found(session, header.id, line, (*shared, Segment(session, first, LAST))), Lease(session, holder, 1)
+    return Found(session, header.id, line, (*shared, Segment(session, first, LAST))), Lease(session, holder, 1, size)
 
 
 def _made_before(
@@ -212,13 +244,13 @@ def _made_before(
     """The name is taken: by ourselves, when an answer got lost on its way, or by somebody else."""
     rows = connection.run(
         "UPDATE branchline_sessions SET fence = fence + 1, holder = $2::uuid, "
-        "held_until = now() + $3::bigint * interval '1 second' WHERE session = $1::uuid RETURNING fence",
+        "held_until = now() + $3::bigint * interval '1 second' WHERE session = $1::uuid RETURNING fence, size",
         session,
         holder,
         bigint(seconds),
     )
     if rows:
-        return find(connection, header.id, place=place), Lease(session, holder, number(rows[0][0]))
+        return find(connection, header.id, place=place), Lease(session, holder, number(rows[0][0]), number(rows[0][1]))
     rows = connection.run(
         "SELECT id FROM branchline_sessions WHERE session = "
         "(SELECT session FROM branchline_names WHERE name = $1::text)",
@@ -298,11 +330,11 @@ def _common_beginning(connection: Connection, segments: Sequence[Segment], recor
 # --- deleting
 
 
-def delete(connection: Connection, lease: Lease, *, durable: bool, place: str) -> None:
+def delete(connection: Connection, lease: Lease, *, durable: bool, again: bool, place: str) -> None:
     """Delete a session that is held, with all that nobody else refers to, in one transaction.
 
-    What forks refer to stays, for them alone, until the last of them goes. Raises ``StaleSessionError`` if the lease is
-    another's by now, or the session is gone.
+    What forks refer to stays, for them alone, until the last of them goes. ``again``: an answer got lost, so if it is gone,
+    we did it. Raises ``StaleSessionError`` if the lease is another's by now, or the session is gone.
     """
     session = lease.session
     with transaction(connection):
@@ -314,6 +346,8 @@ def delete(connection: Connection, lease: Lease, *, durable: bool, place: str) -
             lease.holder,
         )
         if not rows:
+            if again and not connection.run("SELECT 1 FROM branchline_sessions WHERE session = $1::uuid", session):
+                return
             raise StaleSessionError("the session was deleted, or taken over, by someone else", path=place)
         bases = sorted({segment.session for segment in segments_in(rows[0])[:-1]})
         connection.run(

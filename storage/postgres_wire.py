@@ -52,6 +52,9 @@ _CONNECT_SECONDS: Final = 5
 """At most, for each address. Whole numbers from 2 on are all that it can be; 0 would be for ever."""
 
 
+_of_parents: Final[list[Any]] = []
+
+
 class ConnectionLost(Exception):  # noqa: N818 - it says what happened
     """The connection is gone, or did not answer in time. What was ``sent`` may have been committed, or be yet."""
 
@@ -138,7 +141,7 @@ class Connection:
             raise self._gone(error) from error
         found: list[str] = []
         while (notice := self._link.notifies()) is not None:
-            found.append(notice.extra.decode())
+            found.append(notice.extra.decode(errors="replace"))  # anybody may tell anything
         return found
 
     def close(self) -> None:
@@ -146,6 +149,8 @@ class Connection:
         self.lost = True
         if self._process == os.getpid():
             self._whole.close()
+        else:
+            _of_parents.append(self._whole)  # collected, it would warn that it was not closed
 
     def _answer(self, send: Any, until: float) -> list[Row]:
         link = self._link
@@ -202,9 +207,14 @@ class Connection:
 
     def _gone(self, error: BaseException, *, sent: bool = True) -> ConnectionLost:
         self.close()
-        lost = ConnectionLost(str(error).strip() or type(error).__name__, sent=sent)
+        lost = ConnectionLost(_in_a_line(error) or type(error).__name__, sent=sent)
         lost.__cause__ = error
         return lost
+
+
+def _in_a_line(error: BaseException) -> str:
+    """What the driver says, which has lines and a full stop of its own, as a part of a sentence of ours."""
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _connect(dsn: str, seconds: float) -> psycopg.Connection[Any]:
@@ -213,17 +223,29 @@ def _connect(dsn: str, seconds: float) -> psycopg.Connection[Any]:
             "PostgreSQL needs psycopg, which is not installed (or finds no libpq): pip install 'branchline[postgres]'"
         ) from _missing  # pyright: ignore[reportUndefinedVariable]
     try:
-        given = conninfo.conninfo_to_dict(dsn)
+        given = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items()}
     except errors.ProgrammingError as error:
-        why = str(error).strip().replace(dsn, "…")
-        raise ValueError(f"no address of a PostgreSQL database: {why}; write postgresql://user@host/database") from None
+        raise _no_address(error) from None
+    if not _has_ports(given):
+        raise _no_address("the port is no number")
     patience = {"connect_timeout": str(max(2, round(min(_CONNECT_SECONDS, seconds))))}
-    options = {**DEFAULTS, **patience, **{name: str(value) for name, value in given.items()}}
+    options = {**DEFAULTS, **patience, **given}
     try:
         # Not by libpq alone: while that connects, or asks for a name, no other Python thread runs.
         return psycopg.connect(conninfo.make_conninfo("", **(options | _addresses(options))), autocommit=True)
-    except errors.OperationalError as error:
-        raise ConnectionLost(str(error).strip()) from error
+    except (errors.OperationalError, OSError) as error:  # or there are no file descriptors left, say
+        raise ConnectionLost(_in_a_line(error)) from error
+    except errors.Error as error:
+        raise _no_address(error) from None
+
+
+def _no_address(why: object) -> ValueError:
+    """libpq quotes what it does not understand, and that may be the password, so it ends where the quotes begin."""
+    begins = str(why).strip().replace('missing "="', "missing =").partition('"')[0].strip(" :")
+    return ValueError(
+        f"no address of a PostgreSQL database: {begins}; write postgresql://user@host/database, with %-escapes for what is "
+        "special in a password"
+    )
 
 
 def _addresses(options: dict[str, str]) -> dict[str, str]:
@@ -235,13 +257,17 @@ def _addresses(options: dict[str, str]) -> dict[str, str]:
         return {}
     ports = options.get("port", "5432").split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports
+    if len(ports) != len(hosts):
+        return {}  # libpq says what is wrong
     found: list[tuple[str, str, str]] = []
-    for host, port in zip(hosts, ports, strict=False):
+    for host, port in zip(hosts, ports, strict=True):
         try:
             every = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             if len(hosts) == 1:
-                raise ConnectionLost(f"the host {host!r} has no address: {error.strerror}") from error
+                raise ConnectionLost(
+                    f"the host {host!r} has no address: {getattr(error, 'strerror', None) or error}"
+                ) from error
             continue
         found += [(host, str(one[4][0]), port) for one in every]
     if not found:
@@ -250,13 +276,30 @@ def _addresses(options: dict[str, str]) -> dict[str, str]:
 
 
 def shown(dsn: str) -> str:
-    """The address as it may stand in a message: without its password and its query."""
-    before, at, rest = dsn.rpartition("@")
-    if "://" not in dsn:
-        return "postgresql: " + " ".join(part for part in dsn.split() if part.startswith(("host=", "port=", "dbname=")))
-    scheme, _, login = before.partition("://")
-    user = login.partition(":")[0]
-    return (f"{scheme}://{user}@{rest}" if at else dsn).partition("?")[0]
+    """The address as it may stand in a message: user, hosts, ports and database. Of what is no address, nothing is shown.
+
+    Nor of one whose database has an ``@``: that is the end of a password with a slash in it.
+    """
+    if psycopg is None:  # pyright: ignore[reportUnnecessaryComparison] - without the driver it is
+        return "postgresql:"
+    try:
+        given = {name: str(value) for name, value in conninfo.conninfo_to_dict(dsn).items() if value is not None}
+    except errors.ProgrammingError:
+        return "postgresql:"
+    if not _has_ports(given) or "@" in given.get("dbname", ""):
+        return "postgresql:"
+    hosts = given.get("host", "").split(",")
+    ports = given.get("port", "").split(",")
+    ports = ports * len(hosts) if len(ports) == 1 else ports
+    names = ["" if host.startswith(("/", "@")) else f"[{host}]" if ":" in host else host for host in hosts]
+    places = [f"{name}:{port}" if port else name for name, port in zip(names, ports, strict=False)]
+    user = f"{given['user']}@" if given.get("user") else ""
+    return f"postgresql://{user}{','.join(places)}/{given.get('dbname', '')}"
+
+
+def _has_ports(given: dict[str, str]) -> bool:
+    """Whether what stands in the ports' place is ports: it is a password's beginning, if that has a slash in it."""
+    return all(port.isdecimal() for port in given.get("port", "").split(",") if port)
 
 
 # --- binary values

@@ -10,6 +10,7 @@ import ctypes
 import itertools
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -64,6 +65,19 @@ class PostgresServer:
         if made.wait(_SECONDS):
             raise RuntimeError(f"initdb failed: {self.log()}")
         self.launch()
+
+    def standby(self) -> PostgresServer:
+        """Another server that follows this one, running."""
+        server = PostgresServer(self._binaries, **self._settings)
+        if server._user is not None:
+            os.chown(server.folder, server._user, -1)
+        copied = server._run(
+            "pg_basebackup", "-D", "data", "-R", "-X", "stream", "-c", "fast", "--no-sync", "-d", self.dsn()
+        )
+        if copied.wait(_SECONDS):
+            raise RuntimeError(f"pg_basebackup failed: {server.log()}")
+        server.launch()
+        return server
 
     def launch(self) -> None:
         """Start the process on the folder that is there, and wait until it answers."""
@@ -175,10 +189,15 @@ def unprivileged() -> int | None:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that nobody listens on, of those that no system gives out by itself: nobody else gets it meanwhile."""
+    while True:
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
 
 
 def without_server(why: str) -> None:

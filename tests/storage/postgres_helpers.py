@@ -49,6 +49,10 @@ class Proxy:
         """Cut when so many more bytes have gone to the server; then this is ``None`` again."""
         self.cut_on_answer = False
         """Cut when the server answers next, and swallow the answer; then this is false again."""
+        self.cut_answer_to: bytes | None = None
+        """Cut and swallow the answer to what holds these bytes; then this is ``None`` again."""
+        self.cut_always: bytes | None = None
+        """Let nothing through that holds these bytes: cut instead, each time."""
         self.silent = False
         """Let nothing through, in either direction, without a word."""
         self.cuts = 0
@@ -108,6 +112,12 @@ class Proxy:
             cut, self.cut_on_answer = self.cut_on_answer, False
             self.cuts += cut
             return cut
+        if self.cut_always is not None and self.cut_always in data:
+            self.cuts += 1
+            return True
+        if self.cut_answer_to is not None and self.cut_answer_to in data:
+            self.cut_answer_to = None
+            self.cut_on_answer = True
         if self.cut_after is None:
             return False
         if len(data) < self.cut_after:

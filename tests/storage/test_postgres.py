@@ -30,6 +30,7 @@ from storage import (
     postgres_following,
 )
 from storage.event_loops import run_in_worker
+from storage.postgres_pool import Settings
 from storage.testing import check_storage
 from tests.postgres_server import PostgresServer, started_server
 from tests.storage.places import PostgresPlace, assert_chain, fork, said
@@ -373,6 +374,45 @@ async def test_a_forked_child_writes_nothing(place: PostgresPlace) -> None:
     assert_chain(place.entries())
 
 
+FORKING = """
+import gc, os, sys, anyio
+from storage import EntryLog, PostgresRepository, UserMessage
+
+said = []
+sys.unraisablehook = said.append
+
+async def write(repository):
+    log = await EntryLog.open(await repository.open_or_create("chat"))
+    await log.append_message(UserMessage(content="hello"))
+    count = len(await log.entries())
+    await log.aclose()
+    return count
+
+repository = PostgresRepository(sys.argv[1])
+anyio.run(write, repository)
+child = os.fork()
+if child == 0:
+    del repository
+    gc.collect()
+    anyio.run(write, PostgresRepository(sys.argv[1]))
+    os._exit(len(said))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), anyio.run(write, repository))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="forks")
+def test_a_forked_child_that_lets_go(dsn: str) -> None:
+    """A child that drops what it has of its parent closes nothing of it, without a warning, and makes its own."""
+    found = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", FORKING, dsn],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stdout == "0 3\n", found.stderr
+
+
 async def test_sessions_share_few_connections(postgres_server: PostgresServer, place: PostgresPlace) -> None:
     """Sixty sessions that write at once share four connections, which are closed when the last of them is."""
     name = f"counted-{time.time_ns()}"
@@ -431,23 +471,52 @@ def test_the_driver_is_named_where_it_is_missing() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["postgresql://me:s3cret@127.0.0.1:1/db", "host=127.0.0.1 port=1 password=s3cret", "postgresql://me:s3cret@/%zz"],
+    [
+        "postgresql://me:s3cret@127.0.0.1:1/db",
+        "host=127.0.0.1 port=1 password=s3cret",
+        "postgresql://me:s3cret@/%zz",
+        "postgresql://me:s3cret%zz@127.0.0.1:1/db",
+        "postgresql://localhost:s3cret/x@127.0.0.1:1/db",
+        "postgresql://localhost:1/s3cret@127.0.0.1:1/db",
+        "postgresql://127.0.0.1:1/db?user=me&password=x@s3cret",
+        "host=127.0.0.1 port=1 password='x host=s3cret'",
+        "host=127.0.0.1 port=1 password=x s3cret",
+        "postgresql://me:s3cret 1@127.0.0.1:1/db",
+        "s3cret",
+    ],
 )
 async def test_a_password_is_never_shown(address: str) -> None:
     """Neither in an error nor in its causes."""
     with pytest.raises((StorageError, ValueError)) as caught:
         await PostgresStorage.create(address)
+    assert "s3cret" not in repr(Settings(address))
     error: BaseException | None = caught.value
     while error is not None:
         assert "s3cret" not in f"{error} {error!r}"
         error = error.__cause__
 
 
-@pytest.mark.parametrize("wrong", [{"connections": 0}, {"answer_seconds": 0}, {"lease_seconds": 0}])
-def test_settings_that_cannot_work(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "wrong", [{"connections": 0}, {"answer_seconds": 0}, {"answer_seconds": float("inf")}, {"lease_seconds": 0}]
+)
+def test_settings_that_cannot_work(wrong: dict[str, float]) -> None:
     """They are refused at once, by name."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         PostgresRepository("postgresql://h/d", **wrong)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 300, "127.0.0.1,127.0.0.1,127.0.0.1:1,2", "127.0.0.1:99999"])
+async def test_addresses_that_lead_nowhere(host: str) -> None:
+    """An error of ours, or a ``ValueError`` for what is no address."""
+    with pytest.raises(StorageError, match="cannot be reached"):
+        await PostgresStorage.create(f"postgresql://{host}/db?connect_timeout=2")
+
+
+@pytest.mark.parametrize("option", ["connect_timeout=soon", "sslmod=require", "port=x"])
+async def test_what_is_no_address(option: str) -> None:
+    """A ``ValueError`` that says so."""
+    with pytest.raises(ValueError, match="no address"):
+        await PostgresStorage.create(f"postgresql://127.0.0.1/db?{option}")
 
 
 async def test_an_id_that_differs_in_case(dsn: str) -> None:

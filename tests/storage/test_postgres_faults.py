@@ -108,6 +108,25 @@ async def test_an_append_that_is_still_under_way_on_the_server(
     assert [entry["message"]["content"] for entry in place.entries()] == ["first", "slow", "after it"]
 
 
+async def test_a_server_that_waits_for_nothing_long(
+    postgres_server: PostgresServer, place: PostgresPlace, proxy: Proxy
+) -> None:
+    """The question what became of an append is refused for now (a timeout of the server's): it is asked again."""
+    dsn = f"{postgres_server.dsn(port=proxy.port)}?options=-cstatement_timeout%3D150"
+    async with log_through(place, dsn) as log:
+        with psycopg.connect(place.dsn) as other:
+            other.execute("SELECT 1 FROM branchline_sessions WHERE id = %s FOR UPDATE", (place.session_id,))
+            async with anyio.create_task_group() as group:
+                write = log.append_message(said("slow"))
+                group.start_soon(write.wait)
+                await waiting_for_locks(place.dsn, 1)
+                proxy.cut_all()
+                await anyio.sleep(0.6)
+                other.rollback()
+        await log.append_message(said("after it"))
+    assert [entry["message"]["content"] for entry in place.entries()] == ["first", "slow", "after it"]
+
+
 async def waiting_for_locks(dsn: str, count: int) -> None:
     """Until so many connections wait for a lock."""
     with anyio.fail_after(10):
@@ -148,8 +167,9 @@ async def test_a_server_that_is_away_for_a_while(own_server: PostgresServer) -> 
         own_server.shut_down()
         with pytest.raises(StorageError, match="nothing was written"):
             await log.append_message(said("away"))
-        with pytest.raises(StorageError, match="cannot be reached"):
+        with pytest.raises(StorageError, match="cannot be reached") as caught:
             await place.open(mode="read")
+        assert "\n" not in str(caught.value), "one line in a log, whatever the driver says"
         own_server.restart()
         await log.append_message(said("back"))
     assert [entry["message"]["content"] for entry in place.entries()] == ["first", "back"]

@@ -9,6 +9,8 @@ import pytest
 
 from harness import Session
 from storage import (
+    DamagedSessionError,
+    EntryLog,
     JsonlStorage,
     PostgresRepository,
     SessionNotFoundError,
@@ -225,6 +227,34 @@ async def test_forks_from_elsewhere_are_copies(dsn: str, shelf: PostgresReposito
     await session.aclose()
     assert await texts_of(shelf, "copy") == ["from a file"]
     assert own_rows(dsn)["copy"] == 2
+
+
+@pytest.mark.parametrize("lost", ["seq >= 12", "true", "seq = 19", "seq = 3"])
+async def test_shared_entries_that_somebody_removed(dsn: str, shelf: PostgresRepository, lost: str) -> None:
+    """R14: a fork that lost some of what it shares is damaged, never a shorter session; the rest can be saved."""
+    async with await new_session(shelf, "parent") as parent:
+        fork = await shelf.fork(parent, (await parent.entries())[19].id, session_id="child")
+        await fork.append_message(said("in the child"))
+        await fork.aclose()
+    of_parent = "session = (SELECT session FROM branchline_sessions WHERE id = 'parent')"
+    sql(dsn, f"DELETE FROM branchline_entries WHERE {lost} AND {of_parent}")
+    first = {"seq >= 12": 12, "true": 0, "seq = 19": 19, "seq = 3": 3}[lost]
+    for mode in ("write", "read"):
+        with pytest.raises(DamagedSessionError, match=f"entry {first} is missing"):
+            await Session.open(shelf.open("child", mode=mode))  # pyright: ignore[reportArgumentType]
+    storage = await shelf.open("child", on_corrupt="skip")
+    log = await EntryLog.open(storage)
+    left = {"seq >= 12": 12, "true": 0, "seq = 19": 19, "seq = 3": 19}[lost]
+    assert len(await log.entries()) == left + 2
+    assert (await log.entries())[-1].seq == 21
+    await log.aclose()
+    sql(dsn, "DELETE FROM branchline_entries")
+    with pytest.raises(DamagedSessionError, match="entry 0 is missing"):
+        await Session.open(shelf.open("child"))
+    log = await EntryLog.open(await shelf.open("child", on_corrupt="skip"))
+    assert await log.entries() == []
+    assert len(log.warnings) == 20
+    await log.aclose()
 
 
 async def test_blobs_travel_with_a_fork(dsn: str, shelf: PostgresRepository) -> None:
