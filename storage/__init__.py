@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         SessionExistsError,
         SessionLockedError,
         SessionNotFoundError,
+        SettingsError,
         StaleSessionError,
         StorageError,
         ToolError,
@@ -145,7 +146,7 @@ else:
             "ContextOverflowError DamagedSessionError EntryNotFoundError HookError InvalidEntryError InvalidIdError "
             "ModelError ModelTimeoutError NavigationRefusedError NotOnPathError PendingCallError QueueFullError "
             "ReadOnlySessionError SessionClosedError SessionError SessionExistsError SessionLockedError "
-            "SessionNotFoundError StaleSessionError "
+            "SessionNotFoundError SettingsError StaleSessionError "
             "StorageError ToolError TurnAbortedError TurnLimitError UnsupportedEntryError UnsupportedVersionError "
             "WrongEventLoopError"
         ),
@@ -259,6 +260,7 @@ __all__ = [
     "SessionStorage",
     "SessionSummary",
     "SessionWarning",
+    "SettingsError",
     "Shortening",
     "SqliteRepository",
     "SqliteStorage",

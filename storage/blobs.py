@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from storage.errors import BlobNotFoundError, InvalidIdError, SessionExistsError
-from storage.identifiers import is_safe_name
+from storage.identifiers import is_safe_name, what_to_choose
 
 Blobs = Iterable[tuple[str, bytes]]
 """Names and bytes, made one by one while they are taken: a session's blobs need not fit into memory at once."""
@@ -18,10 +18,7 @@ _MEMBER = b'"blobs"'
 def check_blob_name(name: str) -> str:
     """Return ``name`` if a blob may be called so: the rule of session ids. Raises ``InvalidIdError``."""
     if not is_safe_name(name):
-        raise InvalidIdError(
-            f"invalid blob name {name!r:.140}: use 1 to 128 letters, digits, '.', '_' or '-', beginning and ending with a "
-            "letter or digit, without '..'"
-        )
+        raise InvalidIdError(f"invalid blob name {name!r:.140}: {what_to_choose(name)}")
     return name
 
 

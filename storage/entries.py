@@ -330,35 +330,8 @@ class UnknownEntry(EntryBase):
     type: str
 
 
-KnownEntry = Annotated[
+_Known = (
     MessageEntry
-    | CustomMessageEntry
-    | BranchSummaryEntry
-    | CompactionEntry
-    | ModelChangeEntry
-    | ThinkingLevelChangeEntry
-    | ActiveToolsChangeEntry
-    | RequestHeaderEntry
-    | TurnStartEntry
-    | TurnEndEntry
-    | ToolStartEntry
-    | WorkingMemoryEntry
-    | QueuedEntry
-    | DeliveredEntry
-    | ApprovalRequestedEntry
-    | ApprovalResolvedEntry
-    | UsageEntry
-    | ContextEditEntry
-    | MetadataEntry
-    | CustomEntry
-    | LabelEntry
-    | LeafEntry
-    | SessionInfoEntry,
-    Field(discriminator="type"),
-]
-Entry = (
-    MessageEntry
-    | UnknownMessageEntry
     | CustomMessageEntry
     | BranchSummaryEntry
     | CompactionEntry
@@ -381,5 +354,6 @@ Entry = (
     | LabelEntry
     | LeafEntry
     | SessionInfoEntry
-    | UnknownEntry
 )
+KnownEntry = Annotated[_Known, Field(discriminator="type")]
+Entry = _Known | UnknownMessageEntry | UnknownEntry

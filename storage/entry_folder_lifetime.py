@@ -287,16 +287,36 @@ def remove_leftovers(folder: str) -> int:
     count = 0
     for found in os.listdir(parent):
         path = os.path.join(parent, found)
-        # Whoever makes one locks it first of all: without a lock file there is nothing in it.
-        if not found.startswith(starts) or os.path.islink(path) or not os.path.exists(os.path.join(path, LOCK)):
+        if (
+            not found.startswith(starts)
+            or os.path.islink(path)
+            or not _may_be_left(path, is_new=found.startswith(starts[0]))
+        ):
             continue
         try:
             lock = WriterLock.acquire(os.path.join(path, LOCK))
         except SessionLockedError:
             continue  # somebody is at work there
+        except StorageError:
+            if os.path.lexists(path):
+                raise
+            continue  # somebody else removed it this moment
         try:
             _remove_folder(path)
         finally:
             lock.release()
         count += 1
     return count
+
+
+def _may_be_left(folder: str, *, is_new: bool) -> bool:
+    """Whether something may lie in a hidden folder that nobody is at work in.
+
+    Whoever makes one locks it first of all: without a lock file there is nothing in it. One that is empty and alone may be
+    on the way to be locked this very moment.
+    """
+    try:
+        names = os.listdir(folder)
+        return LOCK in names and (len(names) > 1 or not is_new or os.stat(os.path.join(folder, LOCK)).st_size > 0)
+    except (FileNotFoundError, NotADirectoryError):
+        return False

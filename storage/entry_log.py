@@ -10,39 +10,26 @@ import threading
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
-from typing import Any, cast, get_args
+from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import anyio
 
 from storage.assembling import LEAF, Assembler
 from storage.blob_calls import BlobCalls
-from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of_reply
-from storage.entries import Entry, EntryBase, iso_timestamp
+from storage.decode import decode_entry
+from storage.entries import Entry
 from storage.entry_path import IndexedPath
-from storage.errors import (
-    InvalidEntryError,
-    ReadOnlySessionError,
-    SessionClosedError,
-    SessionLockedError,
-    WrongEventLoopError,
-)
+from storage.errors import ReadOnlySessionError, SessionClosedError, SessionLockedError, WrongEventLoopError
 from storage.event_loops import EventLoop, current_loop, in_slices, run_in_worker
-from storage.identifiers import check_entry_name, new_id
 from storage.index import NONE, EntryIndex
-from storage.line_parts import json_text, read_back
 from storage.messages import Message
-from storage.pending_write import CheckedWrite, PendingWrite
+from storage.pending_write import PendingWrite
 from storage.protocols import Indexed, Record, SessionStorage, SessionWarning
-from storage.shapes import FLAT, KNOWN, remember, shape_of
-from storage.strict_json import encode_model
+from storage.snapshot import snapshot_of_entry, snapshot_of_message
 from storage.write_queue import WriteQueue, failure
 
 _PAGE = 2048
-_MESSAGES = cast("tuple[type[Message], ...]", get_args(Message))
-_ENVELOPE = {"seq", "type", "id", "parent_id"}
-
-
 _open_logs: WeakValueDictionary[int, EntryLog] = WeakValueDictionary()
 """The open logs by their storage's identity: a log keeps its storage alive, so the number stays its own."""
 
@@ -159,25 +146,7 @@ class EntryLog:
     def append_message(self, message: Message, *, parent_id: Any = LEAF) -> PendingWrite:
         """Record ``message`` as it is now; see ``append``."""
         self.check_writable()
-        if not isinstance(message, _MESSAGES):
-            raise InvalidEntryError(
-                f"a {type(message).__name__} is no message; pass a UserMessage, AssistantMessage or ToolResultMessage"
-            )
-        shape = shape_of(message)
-        known = shape is FLAT or shape is KNOWN
-        data = encode_model(message, fits=known, flat=shape is FLAT)
-        entry_id = new_id()
-        id_json = b'"%b"' % entry_id.encode()
-        head = b',"type":"message","id":%b,"parentId":' % id_json
-        tail = b',"timestamp":"%b","message":%b}' % (iso_timestamp().encode(), data)
-        if known:
-            facts = FACTS_OF_ROLES.get(message.role) or facts_of_reply(message)
-        else:
-            facts = read_back(type(message).__name__, entry_id, b'{"seq":0%bnull%b' % (head, tail))
-            if not facts.role:
-                raise InvalidEntryError(f"role: {message.role!r:.80} is no role of a message", entry_id=entry_id)
-            remember(shape)
-        write = PendingWrite(self._queue, entry_id, id_json, "message", head, tail, parent_id, facts)
+        write = snapshot_of_message(self._queue, message, parent_id)
         self._queue.put(write)
         return write
 
@@ -193,27 +162,7 @@ class EntryLog:
         nothing was queued. The write itself can fail with ``InvalidEntryError`` (duplicate id, missing parent).
         """
         self.check_writable()
-        if not isinstance(cast("Any", entry), EntryBase):
-            raise InvalidEntryError(f"a {type(entry).__name__} is no entry; pass one of storage.entries")
-        if self._names:
-            check_entry_name(entry.id)
-        body = encode_model(entry, exclude=_ENVELOPE)
-        id_json = json_text(entry.id)
-        head = b',"type":%b,"id":%b,"parentId":' % (json_text(entry.type), id_json)
-        tail = b"," + body[1:]
-        facts = read_back(type(entry).__name__, entry.id, b'{"seq":0%bnull%b' % (head, tail))
-        if entry.type == "leaf":
-            parent_id: Any = facts.target
-        else:
-            parent_id = entry.parent_id if "parent_id" in entry.model_fields_set else LEAF
-            if parent_id is not LEAF and not isinstance(parent_id, str | None):
-                raise InvalidEntryError(f"parent_id: a {type(parent_id).__name__} is no entry id", entry_id=entry.id)
-        if check is None and not from_leaf:
-            write = PendingWrite(self._queue, entry.id, id_json, entry.type, head, tail, parent_id, facts)
-        else:
-            write = CheckedWrite(
-                self._queue, entry.id, id_json, entry.type, head, tail, parent_id, facts, check, from_leaf
-            )
+        write = snapshot_of_entry(self._queue, entry, check, from_leaf=from_leaf, ids_are_file_names=self._names)
         self._queue.put(write)
         return write
 

@@ -25,6 +25,7 @@
     │   ├── WrongEventLoopError           RuntimeError   used from another loop or thread
     │   ├── NavigationRefusedError        RuntimeError   a hook does not let the session go there
     │   └── BusyError                     RuntimeError   a turn is running
+    ├── SettingsError                     ValueError     a setting that cannot be
     ├── CompactionError                   ValueError
     ├── ModelError                        RuntimeError   the model, or the way to it, failed
     │   ├── ContextOverflowError                         … because the request is too long for it
@@ -40,7 +41,10 @@ the place where it happened (``path``, ``line``, ``entry_id``), and a message th
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class BranchlineError(Exception):
@@ -128,7 +132,7 @@ class CommitFailed(StorageError):  # noqa: N818 - the name is part of the storag
 
     code = "commit_failed"
 
-    def __init__(self, message: str, *, committed: int, sync: Any = None, **place: Any) -> None:
+    def __init__(self, message: str, *, committed: int, sync: Callable[[], None] | None = None, **place: Any) -> None:
         super().__init__(message, **place)
         self.committed = committed
         self.sync = sync
@@ -222,6 +226,12 @@ class BusyError(SessionError, RuntimeError):
     """A turn is running, or another harness holds the session."""
 
     code = "busy"
+
+
+class SettingsError(BranchlineError, ValueError):
+    """A setting of the wrong type, or out of its range; ``details`` has ``setting`` (its name), ``value``, ``expected``."""
+
+    code = "settings"
 
 
 class CompactionError(BranchlineError, ValueError):

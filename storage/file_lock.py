@@ -2,8 +2,9 @@
 
 What counts is the operating system's lock on the open file, never that the file exists: when its owner dies, by
 whatever signal, the lock is free at once, and the file that is left behind blocks nobody. The owner's name is written
-into the file after the lock was got, and read, never written, by who did not get it. The file stays when the lock is
-given up: to remove it then would let two writers lock two files of one name.
+into the file after the lock was got, and read, never written, by who did not get it. Only who holds the lock ever
+removes the file, and before giving the lock up; who gets a lock looks whether its file is still the one in its place,
+and else begins again. So no two writers ever hold two files of one name.
 """
 
 from __future__ import annotations
@@ -122,6 +123,19 @@ class WriterLock:
             pass  # somebody removed it, and the lock with it
         finally:
             self.release()
+
+    def discard(self) -> None:
+        """Give the lock up, and its file where that can go with it: for a folder that would come to hold many. Idempotent.
+
+        Where an open file cannot be deleted (Windows), or nothing in that folder, the file stays, and blocks nobody.
+        """
+        if sys.platform == "win32":
+            self.release()
+            return
+        try:
+            self.remove()
+        except OSError:
+            pass  # ``remove`` has given it up all the same
 
     def leave_to_parent(self) -> None:
         """Close this forked child's copy of the handle, without unlocking: the lock is the parent's."""

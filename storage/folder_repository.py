@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
+from typing import ClassVar, Protocol, Self, TypeVar, Unpack
 
+from storage.base_repository import BaseRepository, NewSession, Opening, OpeningOrNew
 from storage.blobs import Blobs
 from storage.errors import (
     InvalidIdError,
@@ -19,16 +20,16 @@ from storage.event_loops import Breath, run_in_worker
 from storage.identifiers import check_session_id, is_safe_name, new_id
 from storage.protocols import Corrupt, Durability, Mode, Record, SessionStorage, TornTail
 from storage.repository import (
-    Forkable,
     Mark,
     SessionPage,
     SessionSummary,
     check_prefix,
-    fork_into,
     marks_of_page,
     match_prefix,
     namesake_of,
+    no_such_session,
 )
+from storage.session_streams import check_writable, identity_of
 from storage.summaries import summarise
 
 
@@ -88,7 +89,7 @@ _AT_ONCE = 64
 """How many sessions are summarised in one go, which a cancellation waits for."""
 
 
-class FolderRepository(ABC, Generic[S]):
+class FolderRepository(BaseRepository[S]):
     """The part of a repository on disk that does not depend on the backend. The folder is the truth, nothing else."""
 
     suffix: ClassVar[str] = ""
@@ -106,64 +107,18 @@ class FolderRepository(ABC, Generic[S]):
         """Where the session of that id lies, or would lie. Raises ``InvalidIdError``."""
         return os.path.join(self.root, check_session_id(session_id) + self.suffix)
 
-    async def create(
-        self,
-        session_id: str | None = None,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        parent_session: str | None = None,
-        records: Iterable[Record] = (),
-        blobs: Blobs = (),
-    ) -> S:
-        """A new session; see ``SessionRepository.create``."""
+    async def _create(self, session_id: str | None, **new: Unpack[NewSession]) -> S:
         session_id, path = await run_in_worker(lambda: self._free(session_id))
-        return await self.storage_type.create(
-            path,
-            cwd=cwd,
-            session_id=session_id,
-            parent_session=parent_session,
-            records=records,
-            blobs=blobs,
-            durability=self.durability,
-        )
+        return await self.storage_type.create(path, session_id=session_id, durability=self.durability, **new)
 
-    async def open(
-        self,
-        session_id: str,
-        *,
-        mode: Mode = "write",
-        on_torn_tail: TornTail = "repair",
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> S:
-        """The session of that id; see ``SessionRepository.open``."""
+    async def _open(self, session_id: str, **opening: Unpack[Opening]) -> S:
         path = await run_in_worker(lambda: self._existing(session_id))
-        return await self.storage_type.open(
-            path,
-            mode=mode,
-            durability=self.durability,
-            on_torn_tail=on_torn_tail,
-            on_corrupt=on_corrupt,
-            lock_timeout=lock_timeout,
-        )
+        return await self.storage_type.open(path, durability=self.durability, **opening)
 
-    async def open_or_create(
-        self,
-        session_id: str,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> S:
-        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
+    async def _open_or_create(self, session_id: str, **opening: Unpack[OpeningOrNew]) -> S:
         path = await run_in_worker(lambda: self._existing_or_free(session_id))
         return await self.storage_type.open_or_create(
-            path,
-            cwd=cwd,
-            session_id=session_id,
-            durability=self.durability,
-            on_corrupt=on_corrupt,
-            lock_timeout=lock_timeout,
+            path, session_id=session_id, durability=self.durability, **opening
         )
 
     async def list(self, *, after: str | None = None, limit: int = 50, deep: bool = False) -> SessionPage:
@@ -185,16 +140,14 @@ class FolderRepository(ABC, Generic[S]):
         ids = [mark.id for mark in await run_in_worker(self._scan) if is_safe_name(mark.id)]
         return match_prefix(prefix, ids, place=self.root)
 
-    async def fork(
-        self,
-        source: Forkable,
-        target_id: str | None = None,
-        *,
-        position: Literal["at", "before"] = "at",
-        session_id: str | None = None,
-    ) -> Any:
-        """A new session here with the path to ``target_id`` in ``source``; see ``SessionRepository.fork``."""
-        return await fork_into(source, self.create, target_id, position, session_id)
+    def identity(self) -> object:
+        """The folder; see ``LooksAhead``. Blocking."""
+        return identity_of(self.root)
+
+    def check_receiving(self) -> None:
+        """See that the folder can be read and written; see ``LooksAhead``. Blocking."""
+        self._names()
+        check_writable(self.root)
 
     # ---- what a backend adds
 
@@ -261,9 +214,7 @@ class FolderRepository(ABC, Generic[S]):
         path = self.path_of(session_id)
         names = self._names()
         if os.path.basename(path) not in names:
-            namesake = namesake_of(session_id, self._ids(names))
-            hint = f"; there is {namesake!r}, which is another id" if namesake else ""
-            raise SessionNotFoundError(f"there is no session {session_id!r}{hint}", path=self.root)
+            raise no_such_session(session_id, self._ids(names), place=self.root)
         if os.path.islink(path):
             # Its lock would lie beside the link, not beside the file, and let a second writer in.
             raise _symlink(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from typing import TypeGuard
 
 from storage.errors import InvalidIdError
 
@@ -57,10 +58,7 @@ def check_session_id(session_id: str) -> str:
     or digit, without ``..``, and no device name of Windows. Raises ``InvalidIdError``.
     """
     if not is_safe_name(session_id):
-        raise InvalidIdError(
-            f"invalid session id {session_id!r:.140}: use 1 to 128 letters, digits, '.', '_' or '-', "
-            "beginning and ending with a letter or digit, without '..'"
-        )
+        raise InvalidIdError(f"invalid session id {session_id!r:.140}: {what_to_choose(session_id)}")
     return session_id
 
 
@@ -68,8 +66,7 @@ def check_entry_name(entry_id: str) -> str:
     """The same rule for an entry id that becomes a file name. Raises ``InvalidIdError``."""
     if not is_safe_name(entry_id):
         raise InvalidIdError(
-            f"invalid entry id {entry_id!r:.140}: this storage names a file after each entry, so an id is 1 to 128 "
-            "letters, digits, '.', '_' or '-', beginning and ending with a letter or digit, without '..'",
+            f"invalid entry id {entry_id!r:.140}: this storage names a file after each entry; {what_to_choose(entry_id)}",
             entry_id=entry_id,
         )
     return entry_id
@@ -85,9 +82,19 @@ def absolute_place(path: str | os.PathLike[str]) -> str:
 
 def is_safe_name(name: object) -> bool:
     """Whether ``name`` may be a file name on every system we run on."""
-    return (
-        isinstance(name, str)
-        and _SAFE.fullmatch(name) is not None
-        and ".." not in name
-        and _DEVICES.fullmatch(name) is None
-    )
+    return _is_shaped(name) and _DEVICES.fullmatch(name) is None
+
+
+def what_to_choose(name: object) -> str:
+    """For a name that ``is_safe_name`` refuses: what it should be, or why one that looks right is not."""
+    if _is_shaped(name):
+        device = name.partition(".")[0]
+        return (
+            f"Windows keeps the name {device!r} for a device, whatever the case and whatever follows a dot, so no file can "
+            f"be called that there; choose another one, such as 'chat-{device}'"
+        )
+    return "use 1 to 128 letters, digits, '.', '_' or '-', beginning and ending with a letter or digit, without '..'"
+
+
+def _is_shaped(name: object) -> TypeGuard[str]:
+    return isinstance(name, str) and _SAFE.fullmatch(name) is not None and ".." not in name

@@ -7,7 +7,6 @@ taints the storage. The file is looked at before each write and after it, for pi
 from __future__ import annotations
 
 import os
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
@@ -19,9 +18,6 @@ from storage.blobs import Blobs
 from storage.copying import renumbered
 from storage.errors import (
     CommitFailed,
-    SessionClosedError,
-    SessionExistsError,
-    SessionNotFoundError,
     StaleSessionError,
     StorageError,
 )
@@ -40,12 +36,12 @@ from storage.jsonl_file import (
     pieces,
 )
 from storage.line_scan import LineScan
-from storage.protocols import Corrupt, Durability, Mode, Record, StorageInfo, TornTail
+from storage.locked_storage import LockedStorage
+from storage.open_or_make import open_or_make
+from storage.protocols import Corrupt, Durability, Mode, Record, TornTail
 
-_ATTEMPTS = 3
 
-
-class JsonlStorage(DiskBlobs):
+class JsonlStorage(LockedStorage, DiskBlobs):
     """A ``SessionStorage`` over one JSONL file. Made by ``create``, ``open`` and ``open_or_create``.
 
     Beside ``chat.jsonl`` lie ``chat.jsonl.lock`` (the writer's), ``chat.blobs/`` if there are blobs, and, after a repair,
@@ -54,20 +50,15 @@ class JsonlStorage(DiskBlobs):
 
     def __init__(self, opened: OpenFile, durability: Durability) -> None:
         """Use ``create``, ``open`` or ``open_or_create``."""
+        super().__init__(opened.info, opened.lock, opened.index, opened.scan.seq, durability)
         self._path = opened.path
         self._descriptor = opened.descriptor
         self._scan = opened.scan
-        self._lock = opened.lock
-        self._info = opened.info
-        self._index: EntryIndex | None = opened.index
-        self._durable = durability == "fsync"
         self._loaded: deque[Record] = deque()
         """What was appended by others and read, as long as it may be asked for again."""
         self._loaded_from = self._scan.seq
         self._scan_before = self._scan
         self._asked: int | None = None
-        self._writing = self._info.writable
-        self._next_seq = self._scan.seq
         status = os.fstat(self._descriptor)
         self._size = status.st_size
         self._device, self._inode = status.st_dev, status.st_ino
@@ -143,43 +134,23 @@ class JsonlStorage(DiskBlobs):
         place = absolute_place(path)
         aside = on_torn_tail == "repair"
 
-        def create() -> OpenFile:
+        def make() -> OpenFile:
             header = new_header(session_id=session_id, cwd=cwd)
             # Behind a symlink it is the real file that is made, as it is the real one that is opened.
             return create_session_file(
                 os.path.realpath(place), header, [], durability, replace_empty=True, set_aside=aside
             )
 
-        attempts_left = _ATTEMPTS
-        while True:
-            try:
-                opened = await open_session_file(place, "write", on_torn_tail, on_corrupt, lock_timeout)
-                break
-            except SessionNotFoundError:
-                attempts_left -= 1
-            try:
-                opened = await open_when_free(lambda: naming(place, create), lock_timeout, undo=OpenFile.close)
-                break
-            except SessionExistsError:
-                if not attempts_left:
-                    raise
-                # Somebody made it between our two looks, so now it can be opened.
+        opened = await open_or_make(
+            lambda: open_session_file(place, "write", on_torn_tail, on_corrupt, lock_timeout),
+            lambda: open_when_free(lambda: naming(place, make), lock_timeout, undo=OpenFile.close),
+        )
         return cls(opened, durability)
-
-    @property
-    def info(self) -> StorageInfo:
-        """The header and the state."""
-        return self._info
 
     @property
     def path(self) -> str:
         """The file's absolute path."""
         return self._path
-
-    def take_index(self) -> EntryIndex | None:
-        """What opening has read, indexed, for the one who asks first."""
-        index, self._index = self._index, None
-        return index
 
     def read(self, *, after_seq: int = -1, limit: int | None = None) -> Sequence[Record]:
         """The records after ``after_seq``. Behind the last one a reader looks at the file anew."""
@@ -239,10 +210,6 @@ class JsonlStorage(DiskBlobs):
                 breath.take()
         return [record for record in found if after_seq < record.seq < end][:limit]
 
-    def _check_open(self) -> None:
-        if self._descriptor < 0:
-            raise SessionClosedError("this storage is closed; open the session anew", path=self._path)
-
     def _check_still_there(self) -> None:
         self._check_open()
         status = os.fstat(self._descriptor)
@@ -257,18 +224,9 @@ class JsonlStorage(DiskBlobs):
 
     def commit(self, records: Sequence[Record]) -> Callable[[], None] | None:
         """Append ``records`` with one write; the sync that makes them durable is returned, if durability asks for it."""
-        if self._lock is None or not self._lock.held:
-            raise StaleSessionError(
-                "the writer's lock is not ours (was this process forked?); nothing was written; open the session anew",
-                path=self._path,
-            )
+        self._check_next(records, "file")
         if not records:
             return None
-        if records[0].seq != self._next_seq or not self._writing:
-            raise StaleSessionError(
-                f"the next entry of this file is {self._next_seq}, not {records[0].seq}; open the session anew",
-                path=self._path,
-            )
         data = records[0].data + b"\n" if len(records) == 1 else b"\n".join([*(record.data for record in records), b""])
         descriptor = self._descriptor
         if self._durable or os.lseek(descriptor, 0, os.SEEK_END) != self._size:
@@ -379,27 +337,13 @@ class JsonlStorage(DiskBlobs):
             path=self._path,
         )
 
-    def _may_write(self) -> bool:
-        return self._writing and self._lock is not None and self._lock.held
-
     def _check_still_ours(self) -> None:
         if not self._is_ours(None):
             raise StaleSessionError("the file was deleted or replaced; open the session anew", path=self._path)
 
-    def close(self) -> None:
-        """Close the file and free the lock. Idempotent."""
-        if self._descriptor >= 0:
-            descriptor, self._descriptor = self._descriptor, -1
-            self._writing = False
-            os.close(descriptor)
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", -1) >= 0:
-            self.close()  # first: where warnings are errors, nothing comes after them
-            warnings.warn(f"a session was dropped without being closed: {self._path}", ResourceWarning, stacklevel=1)
+    def _let_go(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        os.close(descriptor)
 
     def delete(self) -> None:
         """Delete the file and all beside it. Raises ``SessionLockedError`` while somebody else writes, ``StorageError``."""

@@ -7,29 +7,29 @@ import os
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import anyio
 import anyio.lowlevel
 
+from storage.base_repository import BaseRepository, NewSession, Opening, OpeningOrNew
 from storage.blobs import Blobs
 from storage.copying import renumbered
-from storage.errors import SessionExistsError, SessionLockedError, SessionNotFoundError
+from storage.errors import SessionExistsError, SessionLockedError
 from storage.event_loops import run_in_worker
 from storage.header import SessionHeader, new_header
 from storage.identifiers import check_session_id, new_id
 from storage.memory import Memory, MemoryStorage, gathered
-from storage.protocols import Corrupt, Mode, Record, TornTail
+from storage.protocols import Record
 from storage.repository import (
-    Forkable,
     Mark,
     SessionPage,
     SessionSummary,
     check_prefix,
-    fork_into,
     marks_of_page,
     match_prefix,
     namesake_of,
+    no_such_session,
 )
 from storage.session_streams import SessionStream, stream_of
 from storage.summaries import (
@@ -44,61 +44,35 @@ from storage.summaries import (
 _WAIT = 0.01
 
 
-class MemoryRepository:
+class MemoryRepository(BaseRepository[MemoryStorage]):
     """A ``SessionRepository`` that is gone with the process. What tears or rots on disk does not happen here."""
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}
 
-    async def create(
-        self,
-        session_id: str | None = None,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        parent_session: str | None = None,
-        records: Iterable[Record] = (),
-        blobs: Blobs = (),
-    ) -> MemoryStorage:
-        """A new session; see ``SessionRepository.create``."""
+    async def _create(self, session_id: str | None, **new: Unpack[NewSession]) -> MemoryStorage:
         await anyio.lowlevel.checkpoint()
         self._free(session_id)
-        kept = await gathered(blobs)
-        return self._make(self._free(session_id), cwd, parent_session, records, kept)
+        kept = await gathered(new["blobs"])
+        return self._make(self._free(session_id), new["cwd"], new["parent_session"], new["records"], kept)
 
-    async def open(
-        self,
-        session_id: str,
-        *,
-        mode: Mode = "write",
-        on_torn_tail: TornTail = "repair",
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> MemoryStorage:
-        """The session of that id; see ``SessionRepository.open``. ``on_torn_tail`` and ``on_corrupt`` find nothing."""
-        del on_torn_tail, on_corrupt
-        end = time.monotonic() + _checked(lock_timeout)
+    async def _open(self, session_id: str, **opening: Unpack[Opening]) -> MemoryStorage:
+        end = time.monotonic() + _checked(opening["lock_timeout"])
         while True:
             await anyio.lowlevel.checkpoint()
             try:
-                return await MemoryStorage.open(self._existing(session_id), mode=mode)
+                return await MemoryStorage.open(self._existing(session_id), mode=opening["mode"])
             except SessionLockedError:
                 if time.monotonic() >= end:
                     raise
                 await anyio.sleep(_WAIT)
 
-    async def open_or_create(
-        self,
-        session_id: str,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> MemoryStorage:
-        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
+    async def _open_or_create(self, session_id: str, **opening: Unpack[OpeningOrNew]) -> MemoryStorage:
         await anyio.lowlevel.checkpoint()
         if check_session_id(session_id) in self._living():
-            return await self.open(session_id, on_corrupt=on_corrupt, lock_timeout=lock_timeout)
-        return self._make(self._free(session_id), cwd, None, ())  # no checkpoint in between, so nobody is quicker
+            return await self.open(session_id, lock_timeout=opening["lock_timeout"])
+        # No checkpoint in between, so nobody is quicker.
+        return self._make(self._free(session_id), opening["cwd"], None, ())
 
     async def list(self, *, after: str | None = None, limit: int = 50, deep: bool = False) -> SessionPage:
         """The sessions, the one that was written to last first; see ``SessionRepository.list``."""
@@ -112,17 +86,6 @@ class MemoryRepository:
         """The id that ``prefix`` names; see ``SessionRepository.find``."""
         await anyio.lowlevel.checkpoint()
         return match_prefix(check_prefix(prefix), self._living(), place="memory")
-
-    async def fork(
-        self,
-        source: Forkable,
-        target_id: str | None = None,
-        *,
-        position: Literal["at", "before"] = "at",
-        session_id: str | None = None,
-    ) -> Any:
-        """A new session here with the path to ``target_id`` in ``source``; see ``SessionRepository.fork``."""
-        return await fork_into(source, self.create, target_id, position, session_id)
 
     @contextmanager
     def reading(self, session_id: str) -> Generator[SessionStream]:
@@ -153,14 +116,13 @@ class MemoryRepository:
 
     def _living(self) -> dict[str, Memory]:
         """The sessions that nobody deleted through their own storage."""
-        return {session_id: memory for session_id, memory in self._memories.items() if not memory.deleted}
+        memories = self._memories.copy()  # ``receive`` adds to them in a worker
+        return {session_id: memory for session_id, memory in memories.items() if not memory.deleted}
 
     def _existing(self, session_id: str) -> Memory:
         living = self._living()
         if check_session_id(session_id) not in living:
-            namesake = namesake_of(session_id, living)
-            hint = f"; there is {namesake!r}, which is another id" if namesake else ""
-            raise SessionNotFoundError(f"there is no session {session_id!r}{hint}", path="memory")
+            raise no_such_session(session_id, living, place="memory")
         return living[session_id]
 
     def _free(self, session_id: str | None) -> str:

@@ -6,7 +6,8 @@ Text is text: a field that holds ``null`` in a file stays ``None`` here. Times a
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -101,6 +102,12 @@ class UserMessage(RecordModel):
     content: str | list[UserContent] | None
     timestamp: int = Field(default_factory=now_milliseconds)
 
+    if TYPE_CHECKING:  # a list of texts is no list of parts to a type checker, but a sequence of them
+
+        def __init__(
+            self, *, role: Literal["user"] = ..., content: str | Sequence[UserContent] | None, timestamp: int = ...
+        ) -> None: ...
+
     @property
     def text(self) -> str:
         """All text parts joined; images leave nothing."""
@@ -124,6 +131,22 @@ class AssistantMessage(RecordModel):
     stop_reason: str | None = None
     error_message: str | None = None
     timestamp: int = Field(default_factory=now_milliseconds)
+
+    if TYPE_CHECKING:  # as above
+
+        def __init__(
+            self,
+            *,
+            role: Literal["assistant"] = ...,
+            content: Sequence[AssistantContent] | None,
+            api: str | None = ...,
+            provider: str | None = ...,
+            model: str | None = ...,
+            usage: Usage | None = ...,
+            stop_reason: str | None = ...,
+            error_message: str | None = ...,
+            timestamp: int = ...,
+        ) -> None: ...
 
     @property
     def text(self) -> str:
@@ -151,6 +174,21 @@ class ToolResultMessage(RecordModel):
     is_error: bool = False
     blobs: list[str] | None = None
     timestamp: int = Field(default_factory=now_milliseconds)
+
+    if TYPE_CHECKING:  # as above
+
+        def __init__(
+            self,
+            *,
+            role: Literal["toolResult"] = ...,
+            tool_call_id: str,
+            tool_name: str,
+            content: str | Sequence[UserContent] | None,
+            details: Any = ...,
+            is_error: bool = ...,
+            blobs: Sequence[str] | None = ...,
+            timestamp: int = ...,
+        ) -> None: ...
 
     @property
     def text(self) -> str:

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import Any, Literal, Protocol, overload, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, overload, runtime_checkable
 
 from storage.errors import InvalidIdError, SessionNotFoundError
-from storage.identifiers import check_session_id
 from storage.protocols import Corrupt, Mode, Record, SessionStorage, TornTail
 
 _BEGINNING = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MATCHES_SHOWN = 8
+
+Forked_co = TypeVar("Forked_co", covariant=True)
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,12 @@ class SessionPage(Sequence[SessionSummary]):
         return iter(self.sessions)
 
 
-class Forkable(Protocol):
+class Forkable(Protocol[Forked_co]):
     """**Protocol:** what can be forked into a repository: a ``Session``."""
 
-    async def fork(self, target_id: str | None = None, *, position: Literal["at", "before"] = "at", into: Any) -> Any:
+    async def fork(
+        self, target_id: str | None = None, *, position: Literal["at", "before"] = "at", into: Any
+    ) -> Forked_co:
         """A new session, made by ``into``."""
         ...
 
@@ -147,12 +150,12 @@ class SessionRepository(Protocol):
 
     async def fork(
         self,
-        source: Forkable,
+        source: Forkable[Made],
         target_id: str | None = None,
         *,
         position: Literal["at", "before"] = "at",
         session_id: str | None = None,
-    ) -> Any:
+    ) -> Made:
         """A new session here with the path to ``target_id`` in ``source``; what ``Session.fork`` returns."""
         ...
 
@@ -172,21 +175,6 @@ class ChecksWhole(Protocol):
     async def check(self) -> list[str]:
         """What is wrong with the whole, a line each; nothing is changed. Raises ``StorageError``."""
         ...
-
-
-async def fork_into(
-    source: Forkable,
-    create: Callable[..., Awaitable[SessionStorage]],
-    target_id: str | None,
-    position: Literal["at", "before"],
-    session_id: str | None,
-) -> Any:
-    """What every repository's ``fork`` does: the source makes the copy, the repository gives it its place."""
-    if session_id is not None:
-        check_session_id(session_id)
-
-    # A partial: unlike a function of ours, it shows what ``create`` takes.
-    return await source.fork(target_id, position=position, into=partial(create, session_id))
 
 
 def check_prefix(prefix: str) -> str:
@@ -220,6 +208,13 @@ def namesake_of(session_id: str, ids: Iterable[str]) -> str | None:
     return next((found for found in ids if found != session_id and found.lower() == lower), None)
 
 
+def no_such_session(session_id: str, ids: Iterable[str], *, place: str) -> SessionNotFoundError:
+    """The error for an id that is none of ``ids``; it names the one that differs only in case."""
+    namesake = namesake_of(session_id, ids)
+    hint = f"; there is {namesake!r}, which is another id" if namesake else ""
+    return SessionNotFoundError(f"there is no session {session_id!r}{hint}", path=place)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Mark:
     """A session's place in a listing: newest first, then by id."""
@@ -240,11 +235,16 @@ class Mark:
         return cls(int(changed), session_id)
 
 
-def marks_of_page(marks: Iterable[Mark], after: str | None, limit: int) -> tuple[list[Mark], str | None]:
-    """The marks on the page behind ``after``, and the mark for the next page."""
+def mark_before(after: str | None, limit: int) -> Mark | None:
+    """The mark that a page of ``limit`` sessions comes behind; ``None`` for the first page. Raises ``ValueError``."""
     if limit < 1:
         raise ValueError("limit is at least 1")
-    end = Mark.parse(after) if after is not None else None
+    return Mark.parse(after) if after is not None else None
+
+
+def marks_of_page(marks: Iterable[Mark], after: str | None, limit: int) -> tuple[list[Mark], str | None]:
+    """The marks on the page behind ``after``, and the mark for the next page."""
+    end = mark_before(after, limit)
     rest = sorted((mark for mark in marks if end is None or mark < end), reverse=True)
     page = rest[:limit]
     return page, str(page[-1]) if len(rest) > limit else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -18,17 +17,15 @@ from storage.errors import (
     CommitFailed,
     DamagedSessionError,
     ReadOnlySessionError,
-    SessionClosedError,
-    SessionExistsError,
-    SessionNotFoundError,
     StaleSessionError,
 )
 from storage.event_loops import Breath, run_in_worker
 from storage.file_lock import open_when_free
 from storage.header import new_header
 from storage.identifiers import absolute_place, check_session_id
-from storage.index import EntryIndex
-from storage.protocols import Corrupt, Durability, Mode, Record, StorageInfo, TornTail
+from storage.locked_storage import LockedStorage
+from storage.open_or_make import open_or_make
+from storage.protocols import Corrupt, Durability, Mode, Record, TornTail
 from storage.sqlite_errors import NotWrittenError
 from storage.sqlite_opening import (
     OpenSession,
@@ -52,11 +49,10 @@ from storage.sqlite_sessions import (
     read_lines,
 )
 
-_ATTEMPTS = 3
 _INLINE_BYTES = 64 * 1024
 
 
-class SqliteStorage:
+class SqliteStorage(LockedStorage):
     """A ``SessionStorage`` over a session in a database file. Made by ``create``, ``open`` and ``open_or_create``.
 
     Beside ``chats.sqlite`` lie ``chats.sqlite-wal`` and ``-shm`` while it is open (SQLite's log), and the writers' locks in
@@ -65,19 +61,14 @@ class SqliteStorage:
 
     def __init__(self, opened: OpenSession, durability: Durability) -> None:
         """Use ``create``, ``open`` or ``open_or_create``."""
+        info = replace(opened.info, inline=opened.info.writable and durability != "fsync")
+        super().__init__(info, opened.lock, opened.index, opened.found.next_seq, durability)
         self._database = opened.database
         self._parts = opened.found.parts
         self._number = opened.found.number
-        self._lock = opened.lock
-        self._durable = durability == "fsync"
-        self._info = replace(opened.info, inline=opened.info.writable and not self._durable)
-        self._index: EntryIndex | None = opened.index
-        self._next_seq = opened.found.next_seq
         self._seen = opened.found.next_seq
         """How many lines there were when it was looked at last."""
         self._wants_first_message = not opened.found.has_first_message
-        self._writing = self._info.writable
-        self._closed = False
         self.path: str = opened.database.path
         """The database's absolute path."""
 
@@ -157,37 +148,15 @@ class SqliteStorage:
         if session_id is not None:
             check_session_id(session_id)
 
-        def create() -> OpenSession:
+        def make() -> OpenSession:
             header = new_header(session_id=session_id, cwd=cwd)
             return meaning(place, "the session cannot be made", lambda: create_session(place, header, [], durability))
 
-        attempts_left = _ATTEMPTS
-        while True:
-            try:
-                opened = await open_session(place, session_id, "write", on_corrupt, lock_timeout)
-                break
-            except SessionNotFoundError as error:
-                if error.details.get("matches"):
-                    raise
-                attempts_left -= 1
-            try:
-                opened = await open_when_free(create, lock_timeout, undo=OpenSession.close)
-                break
-            except SessionExistsError:
-                if not attempts_left:
-                    raise
-                # Somebody made it between our two looks, so now it can be opened.
+        opened = await open_or_make(
+            lambda: open_session(place, session_id, "write", on_corrupt, lock_timeout),
+            lambda: open_when_free(make, lock_timeout, undo=OpenSession.close),
+        )
         return cls(opened, durability)
-
-    @property
-    def info(self) -> StorageInfo:
-        """The header and the state."""
-        return self._info
-
-    def take_index(self) -> EntryIndex | None:
-        """What opening has read, indexed, for the one who asks first."""
-        index, self._index = self._index, None
-        return index
 
     def read(self, *, after_seq: int = -1, limit: int | None = None) -> Sequence[Record]:
         """The records after ``after_seq``, as they are in the tables now."""
@@ -235,18 +204,9 @@ class SqliteStorage:
         returned, to be done in a worker. With it, everything is done here, perhaps together with other sessions' writes.
         """
         place = self._info.place
-        if self._lock is None or not self._lock.held:
-            raise StaleSessionError(
-                "the writer's lock is not ours (was this process forked?); nothing was written; open the session anew",
-                path=place,
-            )
+        self._check_next(records, "session")
         if not records:
             return None
-        if records[0].seq != self._next_seq or not self._writing:
-            raise StaleSessionError(
-                f"the next entry of this session is {self._next_seq}, not {records[0].seq}; open the session anew",
-                path=place,
-            )
         facts = facts_in(records, with_first_message=self._wants_first_message)
         number = self._number
         size = len(records[0].data) if len(records) == 1 else sum([len(record.data) for record in records])
@@ -296,7 +256,7 @@ class SqliteStorage:
         check_blob_name(name)
         self._check_open()
         place, number, durable = self._info.place, self._number, self._durable
-        if not self._writing or self._lock is None or not self._lock.held:
+        if not self._may_write():
             raise ReadOnlySessionError(self._info.read_only_reason or "the writer's lock is not ours", path=place)
 
         def work(connection: sqlite3.Connection) -> None:
@@ -337,26 +297,10 @@ class SqliteStorage:
 
     # --- the end
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SessionClosedError("this storage is closed; open the session anew", path=self._info.place)
-
-    def close(self) -> None:
-        """Give the database back, which the last one closes, and free the lock. Idempotent."""
-        self._writing = False
-        if not self._closed:
-            self._closed = True
-            self._database.release()
+    def _let_go(self) -> None:
+        self._database.release()  # the last one closes it
         if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def __del__(self) -> None:
-        if not getattr(self, "_closed", True):
-            self.close()  # first: where warnings are errors, nothing comes after them
-            warnings.warn(
-                f"a session was dropped without being closed: {self._info.place}", ResourceWarning, stacklevel=1
-            )
+            self._lock.discard()  # a file for each session that was ever written would be many
 
     def delete(self) -> None:
         """Delete the session, blobs and all. Raises ``SessionLockedError`` while somebody else writes, and ``OSError``."""

@@ -23,9 +23,9 @@ from storage.sqlite_connections import patiently
 from storage.sqlite_database import Database
 from storage.sqlite_errors import NotWrittenError, first_cause, meaning_of
 from storage.sqlite_sessions import (
-    Blob,
     Found,
     HeadFacts,
+    SpooledBlobs,
     blob_content,
     check_free,
     common_beginning,
@@ -99,7 +99,7 @@ class OpenSession:
         """Give the database back and free the lock."""
         self.database.release()
         if self.lock is not None:
-            self.lock.release()
+            self.lock.discard()
 
 
 class BegunSession:
@@ -185,7 +185,7 @@ class BegunSession:
         elif not self.writing:
             reason = "the session was opened for reading; open it with mode='write' to append"
         if reason and self.lock is not None:
-            self.lock.release()  # somebody else may repair it
+            self.lock.discard()  # somebody else may repair it
             self.lock = None
         info = StorageInfo(
             header=self.header,
@@ -201,7 +201,7 @@ class BegunSession:
         """Opening failed: give the database back and free the lock."""
         self.database.release()
         if self.lock is not None:
-            self.lock.release()
+            self.lock.discard()
             self.lock = None
 
 
@@ -340,8 +340,7 @@ def _write_session(
     shared = 0
     if parent is not None and records:
         shared = database.read(lambda connection: common_beginning(connection, parent, records))
-    spool.seek(0)
-    blobs = [Blob(name, spool.read(length) if content is None else None, content) for name, length, content in taken]
+    blobs = SpooledBlobs(spool, taken)
     return database.writer.write(
         lambda connection: make_session(
             connection, header, records, facts, parent if shared else None, shared, blobs, database.path

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar, Unpack
 
+from storage.base_repository import BaseRepository, NewSession, Opening, OpeningOrNew
 from storage.blobs import Blobs
 from storage.errors import DamagedSessionError, SessionNotFoundError
 from storage.event_loops import Breath, run_in_worker
 from storage.file_lock import open_when_free
 from storage.header import SessionHeader, parse_header
 from storage.identifiers import absolute_place, check_session_id
-from storage.protocols import Corrupt, Durability, Mode, Record, TornTail
-from storage.repository import (
-    Forkable,
-    Mark,
-    SessionPage,
-    SessionSummary,
-    check_prefix,
-    fork_into,
-    match_prefix,
-)
-from storage.session_streams import SessionStream
+from storage.protocols import Durability, Record
+from storage.repository import Mark, SessionPage, SessionSummary, check_prefix, mark_before, match_prefix
+from storage.session_streams import SessionStream, check_writable, identity_of
 from storage.sqlite import SqliteStorage
 from storage.sqlite_checking import problems_of
 from storage.sqlite_database import Database
@@ -37,70 +30,28 @@ from storage.summaries import header_members, summarise
 T = TypeVar("T")
 
 
-class SqliteRepository:
-    """A ``SessionRepository`` in one database file. It is open while one of its sessions is, or while a call runs."""
+class SqliteRepository(BaseRepository[SqliteStorage]):
+    """A ``SessionRepository`` in one database file. It is open while one of its sessions is, or while a call runs.
+
+    What a new session, a fork above all, and its parent in the same file have in common from the first entry on is
+    shared, not copied. A transaction leaves no torn tail.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, durability: Durability = "fsync") -> None:
         """``path`` is the database's file; it is made (0600) with the first session."""
         self.path: str = absolute_place(path)
         self.durability: Durability = durability
 
-    async def create(
-        self,
-        session_id: str | None = None,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        parent_session: str | None = None,
-        records: Iterable[Record] = (),
-        blobs: Blobs = (),
-    ) -> SqliteStorage:
-        """A new session; see ``SessionRepository.create``. What it has in common with its parent here is not copied."""
-        return await SqliteStorage.create(
-            self.path,
-            cwd=cwd,
-            session_id=session_id,
-            parent_session=parent_session,
-            records=records,
-            blobs=blobs,
-            durability=self.durability,
-        )
+    async def _create(self, session_id: str | None, **new: Unpack[NewSession]) -> SqliteStorage:
+        return await SqliteStorage.create(self.path, session_id=session_id, durability=self.durability, **new)
 
-    async def open(
-        self,
-        session_id: str,
-        *,
-        mode: Mode = "write",
-        on_torn_tail: TornTail = "repair",
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> SqliteStorage:
-        """The session of that id; see ``SessionRepository.open``. A transaction leaves no torn tail."""
-        return await SqliteStorage.open(
-            self.path,
-            session_id=check_session_id(session_id),
-            mode=mode,
-            durability=self.durability,
-            on_torn_tail=on_torn_tail,
-            on_corrupt=on_corrupt,
-            lock_timeout=lock_timeout,
-        )
+    async def _open(self, session_id: str, **opening: Unpack[Opening]) -> SqliteStorage:
+        session_id = check_session_id(session_id)
+        return await SqliteStorage.open(self.path, session_id=session_id, durability=self.durability, **opening)
 
-    async def open_or_create(
-        self,
-        session_id: str,
-        *,
-        cwd: str | os.PathLike[str] | None = None,
-        on_corrupt: Corrupt = "raise",
-        lock_timeout: float = 0,
-    ) -> SqliteStorage:
-        """The session of that id, begun now if there is none; see ``SessionRepository.open_or_create``."""
+    async def _open_or_create(self, session_id: str, **opening: Unpack[OpeningOrNew]) -> SqliteStorage:
         return await SqliteStorage.open_or_create(
-            self.path,
-            cwd=cwd,
-            session_id=check_session_id(session_id),
-            durability=self.durability,
-            on_corrupt=on_corrupt,
-            lock_timeout=lock_timeout,
+            self.path, session_id=check_session_id(session_id), durability=self.durability, **opening
         )
 
     async def list(self, *, after: str | None = None, limit: int = 50, deep: bool = False) -> SessionPage:
@@ -108,9 +59,7 @@ class SqliteRepository:
 
         No line is read for it, unless ``deep`` is asked for. One that is written to between two pages moves to the front.
         """
-        if limit < 1:
-            raise ValueError("limit is at least 1")
-        mark = Mark.parse(after) if after is not None else None
+        mark = mark_before(after, limit)
         before = (mark.changed, mark.id) if mark is not None else None
         return await run_in_worker(lambda: self._list(before, limit, deep))
 
@@ -122,20 +71,6 @@ class SqliteRepository:
         )
         return match_prefix(prefix, ids, place=self.path)
 
-    async def fork(
-        self,
-        source: Forkable,
-        target_id: str | None = None,
-        *,
-        position: Literal["at", "before"] = "at",
-        session_id: str | None = None,
-    ) -> Any:
-        """A new session here with the path to ``target_id`` in ``source``; see ``SessionRepository.fork``.
-
-        If ``source`` is in this database, what both have from the first entry on is shared, not copied.
-        """
-        return await fork_into(source, self.create, target_id, position, session_id)
-
     @contextmanager
     def reading(self, session_id: str) -> Generator[SessionStream]:
         """The session, read once and a piece at a time; see ``StreamsSessions``. Blocking."""
@@ -146,6 +81,17 @@ class SqliteRepository:
         """A new session, to the byte; see ``StreamsSessions``. Blocking."""
         check_session_id(header.id)
         receive_rows(self.path, header, records, blobs, self.durability)
+
+    def identity(self) -> object:
+        """The file; see ``LooksAhead``. Blocking."""
+        return identity_of(self.path)
+
+    def check_receiving(self) -> None:
+        """See that the file is a database of ours, or none yet, and can be written; see ``LooksAhead``. Blocking."""
+        self._reading("no session can be made here", lambda _: None, None)
+        path = real_path(self.path)
+        check_writable(path)
+        check_writable(os.path.dirname(path))  # the log lies beside it
 
     async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
         """Delete the session, so that nothing of it is left in the file or its log; see ``SessionRepository.delete``.

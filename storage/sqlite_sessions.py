@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import IO, NamedTuple
 
 from storage.errors import SessionExistsError, SessionNotFoundError, StaleSessionError
 from storage.header import SessionHeader
@@ -57,6 +57,25 @@ class Blob(NamedTuple):
     name: str
     data: bytes | None
     content: int | None
+
+
+class SpooledBlobs(Iterable[Blob]):
+    """Blobs in a file, of which one at a time is in memory, each time they are gone through."""
+
+    def __init__(self, spool: IO[bytes], taken: Sequence[tuple[str, int, int | None]]) -> None:
+        """``taken``: the name, the length, and the number of the content that is there already, of each."""
+        self._spool = spool
+        self._taken = taken
+
+    def __iter__(self) -> Iterator[Blob]:
+        place = 0
+        for name, length, content in self._taken:
+            data = None
+            if content is None:
+                self._spool.seek(place)
+                data = self._spool.read(length)
+                place += length
+            yield Blob(name, data, content)
 
 
 def as_bytes(value: object) -> bytes:
@@ -245,12 +264,13 @@ def make_session(
     facts: HeadFacts,
     parent: Found | None,
     shared: int,
-    blobs: Sequence[Blob],
+    blobs: Iterable[Blob],
     path: str,
 ) -> Found:
     """A new session. The first ``shared`` of ``records`` are those of ``parent``, which must still be there.
 
-    Raises ``SessionExistsError`` and, for a parent or a blob that is gone, ``StaleSessionError``; then nothing is written.
+    Goes through ``blobs`` twice. Raises ``SessionExistsError`` and, for a parent or a blob that is gone,
+    ``StaleSessionError``; then nothing is written.
     """
     check_free(connection, header.id, path)
     gone = StaleSessionError("what the fork refers to was deleted this moment", path=path)
