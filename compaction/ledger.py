@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compaction.breathing import Steps
-from compaction.shown_unit import ShownUnit
+from compaction.shown_unit import Counted, ShownUnit
 from compaction.tokens import TextCounter, TokenEstimator, UsageAnchoredEstimator, fewest_tokens
 from compaction.usage_anchor import Anchor, AnchorRule
 from storage.messages import Message
@@ -86,19 +86,23 @@ class Ledger:
             return cost
         if self._rule is not None and self.anchor is None:
             self._set_anchor(self._rule.anchor_of(unit))
+        counted = unit.counted
+        if counted is None or counted.by is not self._counter.by:
+            tokens = yield from self._counter.messages(_messages_of(unit))
+            counted = unit.counted = Counted(self._counter.by, tokens)
         anchor = self.anchor
-        tokens = yield from self._counter.messages([unit.message, *[result.message for result in unit.results]])
         if anchor is None or unit.position > anchor.position:
-            cost.after = tokens[0]
-        else:
-            cost.covered = tokens[0]
-            cost.fewest = fewest_tokens(unit.message)
+            cost.after = sum(counted.tokens)
+            return cost
+        if counted.fewest is None:
+            counted.fewest = [fewest_tokens(message) for message in _messages_of(unit)]
+        cost.covered, cost.fewest = counted.tokens[0], counted.fewest[0]
         for number, result in enumerate(unit.results, 1):
-            if anchor is None or result.place > anchor.position or unit.position == anchor.position:
-                cost.after += tokens[number]
+            if result.place > anchor.position or unit.position == anchor.position:
+                cost.after += counted.tokens[number]
             else:
-                cost.covered += tokens[number]
-                cost.fewest += fewest_tokens(result.message)
+                cost.covered += counted.tokens[number]
+                cost.fewest += counted.fewest[number]
         return cost
 
     def _set_anchor(self, anchor: Anchor | None) -> None:
@@ -120,3 +124,7 @@ class Ledger:
         """The anchor, if its count can hold messages of so many tokens. That of a request with a cut context cannot."""
         anchor = self.anchor
         return anchor if anchor is not None and fewest <= anchor.tokens + SLACK_TOKENS else None
+
+
+def _messages_of(unit: ShownUnit) -> list[Message]:
+    return [unit.message, *[result.message for result in unit.results]]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from compaction.breathing import Breath, Steps
+from compaction.kept_units import KeptUnits
 from compaction.ledger import SLACK_TOKENS, Ledger
 from compaction.pins import Pins, pins_of
 from compaction.projection import UnknownEntries, refuse_unknown
@@ -87,14 +88,16 @@ def measure_context(
     unknown_entries: UnknownEntries = "raise",
     shorten: Shortening | None = None,
     state: PathState | None = None,
+    kept: KeptUnits | None = None,
 ) -> Steps[ContextFacts]:
     """How large the context at the end of ``path`` is: what ``should_compact`` decides by.
 
     The provider's count of the newest reply after the last compaction, plus an estimate of what came since; where there
     is no count, an estimate of everything from that compaction on. ``shorten`` as ``project`` has it. ``state`` gives
-    prompt and tools where the path does not have them yet. Raises ``UnsupportedEntryError`` as ``project`` does.
+    prompt and tools where the path does not have them yet, ``kept`` what was made before, as ``project`` has it. Raises
+    ``UnsupportedEntryError`` as that does.
     """
-    meter = _Meter(path, estimator, projectors, unknown_entries, shorten, state)
+    meter = _Meter(path, estimator, projectors, unknown_entries, shorten, state, kept)
     yield from meter.start()
     for unit in meter.walk.units():
         if unit is None:
@@ -173,6 +176,7 @@ class _Meter:
         unknown_entries: UnknownEntries,
         shorten: Shortening | None,
         state: PathState | None,
+        kept: KeptUnits | None = None,
     ) -> None:
         refuse_unknown(path, unknown_entries)
         counting = estimator or UsageAnchoredEstimator()
@@ -181,7 +185,8 @@ class _Meter:
         self.state = fold_state(path) if state is None else state
         self.selection = select(path)
         self.pins: Pins = pins_of(path, self.selection, self.state)
-        self.walk = Walk(self.selection, projectors or {}, Breath(), shortener)
+        usable = None if kept is None else kept.on(path, shorten)
+        self.walk = Walk(self.selection, projectors or {}, Breath(), shortener, usable)
         self.ledger = Ledger(counting, AnchorRule(path, shorten))
         self.counter = TextCounter(counting)
         self._system_tokens = 0

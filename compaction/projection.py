@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from compaction.breathing import Breath, Steps, run_at_once
 from compaction.characters import decoded_characters
+from compaction.kept_units import KeptUnits
 from compaction.ledger import Ledger
 from compaction.pins import Pins, pins_of
 from compaction.selection import Selection, Transform, select, transformed
@@ -85,6 +86,7 @@ def project(
     shorten: Shortening | None = None,
     state: PathState | None = None,
     shown: Container[int] | None = None,
+    kept: KeptUnits | None = None,
 ) -> Steps[Projection]:
     """What a model is shown at the end of ``path``.
 
@@ -93,7 +95,8 @@ def project(
     budget everything is decoded, with one about as much as is kept. ``transforms`` are called in order with all
     selected entries, after the compaction was chosen; working memory and state stay those of the path. ``shorten``: old,
     large tool results are shown shortened. ``shown`` takes the place of the budgets: the positions of the messages that
-    are shown with what belongs to them, those of a retained tail counted from its end (-1 is its last).
+    are shown with what belongs to them, those of a retained tail counted from its end (-1 is its last). ``kept``: what
+    was made for the request before, without transforms and projectors; then the messages are shared with the next one.
 
     Raises ``UnsupportedEntryError`` (unless ``unknown_entries="skip"``), ``BudgetError``, and ``NotOnPathError`` where
     ``shorten`` names an entry that is not on the path. Pauses as ``Steps`` do.
@@ -107,7 +110,9 @@ def project(
     if transforms:
         selection = yield from transformed(selection, transforms, breath)
     pins = pins_of(path, selection, state)
-    walk = Walk(selection, projectors, breath, shortener)
+    if kept is not None:
+        kept = None if transforms or projectors else kept.on(path, shorten)
+    walk = Walk(selection, projectors, breath, shortener, kept)
     counting = estimator or (UsageAnchoredEstimator() if max_tokens is not None else None)
     if shown is not None:
         trimmed = yield from _everything(walk, shown)

@@ -32,10 +32,9 @@ class Replies:
         self._facts = facts
         self._held: dict[str, list[_Held]] = {}
 
-    def dropped(self) -> list[str]:
-        """Entry ids of the results whose call was not met, oldest first; those that an edit hides are not among them."""
-        left = [held for of_id in self._held.values() for held in of_id if not held.hidden]
-        return [held.entry_id for held in sorted(left, key=lambda held: held.position)]
+    def left(self) -> list[tuple[int, str]]:
+        """Place and entry id of the results whose call was not met; those that an edit hides are not among them."""
+        return [(held.position, held.entry_id) for of_id in self._held.values() for held in of_id if not held.hidden]
 
     def hold(
         self, position: int, entry_id: str, message: ToolResultMessage, chars: int | None, *, hidden: bool = False

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Self
 
 from compaction.refusals import refusal
+from storage.setting_checks import SettingChecks
 
 DEFAULT_CONTEXT_WINDOW: Final = 32_768
 """The window of a model that does not say what it has. Too small costs an early summary, too large costs a request."""
@@ -22,7 +24,8 @@ class CompactionSettings:
     """When to compact, and down to what. Sizes are in tokens; all have defaults that work for any window.
 
     *Usable* for messages is the window less system prompt, tools and ``reserve_tokens``. Raises ``CompactionError``
-    (``details["reason"]`` is ``settings``) for what can never work.
+    (``details["reason"]`` is ``settings``) for what can never work; where that is one setting by itself, ``details`` has
+    ``setting`` (its name), ``value`` and ``expected``.
     """
 
     context_window: int | None = None
@@ -48,14 +51,16 @@ class CompactionSettings:
     """Characters that are left of a tool result that is shortened; 500 at least."""
 
     def __post_init__(self) -> None:
-        numbers = {
-            "context_window": self.context_window,
-            "reserve_tokens": self.reserve_tokens,
-            "summarizer_window": self.summarizer_window,
-        }
-        for name, value in numbers.items():
-            if value is not None and value < 0:
-                raise refusal("settings", f"{name} is {value}; give a positive number, or None", **{name: value})
+        checks = SettingChecks(self, partial(refusal, "settings"))
+        checks.whole("context_window", least=0, none="where it is not known")
+        checks.whole("reserve_tokens", least=0, none="for a quarter of the window")
+        checks.whole("summarizer_window", least=0, none="for the same as context_window")
+        checks.whole("keep_recent_turns")  # the newest turn is always kept
+        checks.whole("max_summary_tokens", none="for two fifths of the aim")
+        checks.whole("shortened_chars", least=500)
+        checks.number("trigger_ratio", "target_ratio", most=_MOST_RATIO)
+        checks.number("shorten_ratio", most=_MOST_RATIO, none="for never")
+        checks.number("summary_timeout", none="for no limit")
         if self.reserve >= self.window:
             raise refusal(
                 "settings",
@@ -64,26 +69,18 @@ class CompactionSettings:
                 window=self.window,
                 reserve=self.reserve,
             )
-        if not 0 < self.target_ratio < self.trigger_ratio <= _MOST_RATIO:
+        if self.target_ratio >= self.trigger_ratio:
             raise refusal(
                 "settings",
-                f"target_ratio is {self.target_ratio} and trigger_ratio {self.trigger_ratio}; the aim must be above 0 "
-                f"and below the trigger, and the trigger at most {_MOST_RATIO}",
+                f"target_ratio is {self.target_ratio} and trigger_ratio {self.trigger_ratio}; the aim must be below the "
+                "trigger",
             )
-        if self.shorten_ratio is not None and not 0 < self.shorten_ratio < self.trigger_ratio:
+        if self.shorten_ratio is not None and self.shorten_ratio >= self.trigger_ratio:
             raise refusal(
                 "settings",
-                f"shorten_ratio is {self.shorten_ratio} and trigger_ratio {self.trigger_ratio}; it must be above 0 and "
-                "below the trigger, or None",
+                f"shorten_ratio is {self.shorten_ratio} and trigger_ratio {self.trigger_ratio}; it must be below the "
+                "trigger, or None",
             )
-        if self.keep_recent_turns < 1:
-            raise refusal("settings", f"keep_recent_turns is {self.keep_recent_turns}; the newest turn is always kept")
-        if self.max_summary_tokens is not None and self.max_summary_tokens < 1:
-            raise refusal("settings", f"max_summary_tokens is {self.max_summary_tokens}; give a positive number")
-        if self.summary_timeout is not None and not self.summary_timeout > 0:
-            raise refusal("settings", f"summary_timeout is {self.summary_timeout}; give seconds, or None")
-        if self.shortened_chars < 500:
-            raise refusal("settings", f"shortened_chars is {self.shortened_chars}; give 500 or more")
 
     @property
     def window(self) -> int:

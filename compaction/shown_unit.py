@@ -21,6 +21,15 @@ class ShownResult(NamedTuple):
 
 
 @dataclass(slots=True)
+class Counted:
+    """The tokens of a unit's messages, in their order, as ``by`` counts them; and as few as they can have, once asked."""
+
+    by: object
+    tokens: list[int]
+    fewest: list[int] | None = None
+
+
+@dataclass(slots=True)
 class ShownUnit:
     """A message, or a reply with the results of all its calls, in call order, as they are sent.
 
@@ -33,6 +42,7 @@ class ShownUnit:
     message: Shown
     chars: int
     results: Sequence[ShownResult] = ()
+    counted: Counted | None = None
 
     def name(self) -> str:
         """What an error calls it."""

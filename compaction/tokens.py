@@ -6,8 +6,8 @@ Rough (``RoughEstimator``), anchored to the provider's own count (``UsageAnchore
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
 from compaction.breathing import Breath, Steps, run_with_pauses
 from compaction.compact_json import compact_json
@@ -32,6 +32,7 @@ IMAGE_TOKENS = 1600
 """What an image counts: about the most that a provider charges for one it scales to its own size."""
 
 
+@runtime_checkable
 class TokenEstimator(Protocol):
     """**Protocol:** counts the tokens of a text."""
 
@@ -59,6 +60,9 @@ class WarningEstimator(Protocol):
         ...
 
 
+_ROUGH: Final = RoughEstimator()
+
+
 class UsageAnchoredEstimator:
     """Takes the provider's own count where there is one: that of the newest reply since the last compaction.
 
@@ -68,7 +72,7 @@ class UsageAnchoredEstimator:
     """
 
     def __init__(self, estimator: TokenEstimator | None = None) -> None:
-        self.estimator: TokenEstimator = estimator or RoughEstimator()
+        self.estimator: TokenEstimator = estimator or _ROUGH
 
     def count(self, text: str) -> int:
         """Tokens of a text that no provider has counted."""
@@ -118,8 +122,11 @@ class TextCounter:
 
     def __init__(self, estimator: TokenEstimator) -> None:
         counting = estimator.estimator if isinstance(estimator, UsageAnchoredEstimator) else estimator
+        self.by: TokenEstimator = counting
+        """What counts."""
         self._count = counting.count
-        self._is_slow = counting.is_slow if isinstance(counting, SlowEstimator) else None
+        # A look-up: asking for the protocol takes ten times as long, for each request.
+        self._is_slow: Callable[[int], bool] | None = getattr(counting, "is_slow", None)
 
     def texts(self, texts: Sequence[str]) -> Steps[int]:
         """Tokens of texts."""

@@ -57,6 +57,8 @@ class AnchorRule:
 
 def shortened_for(path: EntryPath, place: int) -> Shortening | None:
     """Which results the request of the reply at ``place`` showed shortened, as its entry says; ``None``: none."""
+    if b'"shortened"' not in path.line(place):
+        return None  # nearly always, and without decoding it
     request = _request_of(path, place)
     return None if request is None else request.shortened
 

@@ -9,6 +9,7 @@ from typing import cast
 from compaction.breathing import Breath
 from compaction.call_facts import FACT_TYPES, CallFacts
 from compaction.characters import decoded_characters, message_characters
+from compaction.kept_units import KeptUnits
 from compaction.recorded_message import recorded_message
 from compaction.replies import Replies
 from compaction.selection import Selection
@@ -52,7 +53,9 @@ class Walk:
         projectors: Mapping[str, Projector],
         breath: Breath,
         shortener: Shortener | None = None,
+        kept: KeptUnits | None = None,
     ) -> None:
+        """``kept``: what is known of the selection's path, which is added to."""
         self._selection = selection
         self._path = selection.path
         self._projectors = projectors
@@ -64,15 +67,21 @@ class Walk:
         self._replacements: dict[str, Replacement | None] = {}
         self._types = _WITH_CUSTOM if projectors else _OTHER_TYPES
         self._given: set[int] = set()
+        self._kept = kept
+        self._ahead: set[int] = set()
+        """Results of units that are kept and whose reply the walk has not met."""
         self._tail_id = selection.compaction.id if selection.compaction is not None else ""
 
     def dropped(self) -> list[str]:
         """Entry ids of the results that answer no call which the walk has met, oldest first."""
-        return self._replies.dropped()
+        left = self._replies.left()
+        left += [(position, self._path.entry_id(position)) for position in self._ahead]
+        return [entry_id for _, entry_id in sorted(left)]
 
     def units(self) -> Iterator[ShownUnit | None]:
         """The units, newest first; ``None`` where it is time to pause."""
         path, breath, types, given = self._path, self._breath, self._types, self._given
+        kept = self._kept
         for stretch in reversed(self._selection.stretches):
             for position in reversed(stretch):
                 if perf_counter() > breath.due:
@@ -80,14 +89,32 @@ class Walk:
                     breath.taken()
                 if position in given:
                     continue
+                if kept is not None:
+                    if position in kept.results:
+                        self._ahead.add(position)
+                        continue
+                    if position in kept.units:
+                        yield self._known(kept.units[position])
+                        continue
+                    if position in kept.facts:
+                        self._facts.met(position)
+                        continue
+                    if position in kept.passed:
+                        continue
                 kind, entry_id, line = path.glance(position)
                 if kind == "message":
                     if (unit := self._from_line(position, entry_id, line)) is not None:
+                        if kept is not None:
+                            kept.keep(unit)
                         yield unit
                 elif kind in types:
                     yield from self._from_other(position, path.entry(position))
                 elif kind in FACT_TYPES:
                     self._facts.met(position)
+                    if kept is not None:
+                        kept.facts.add(position)
+                elif kept is not None:
+                    kept.passed.add(position)
         tail = self._selection.tail
         for place in range(-1, -len(tail) - 1, -1):
             unit = None if place in given else self._unit(place, self._tail_id, tail[place], None)
@@ -110,8 +137,20 @@ class Walk:
         self._given.add(position)
         if position < 0:
             return self._unit(position, self._tail_id, self._selection.tail[position], None)
+        if self._kept is not None and position in self._kept.units:
+            return self._kept.units[position]
         _, entry_id, line = self._path.glance(position)
-        return self._from_line(position, entry_id, line)
+        unit = self._from_line(position, entry_id, line)
+        if unit is not None and self._kept is not None:
+            self._kept.keep(unit)
+        return unit
+
+    def _known(self, unit: ShownUnit) -> ShownUnit:
+        """A unit that is kept was met, after all its results."""
+        if unit.results:
+            self._ahead.difference_update([result.place for result in unit.results])
+            self._facts.reply(unit.position, {result.message.tool_call_id for result in unit.results})
+        return unit
 
     def _from_line(self, position: int, entry_id: str, line: bytes) -> ShownUnit | None:
         """The unit that begins with the message in the line of a ``message`` entry."""

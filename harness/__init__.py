@@ -268,6 +268,7 @@ __all__ = [
     "SessionSummary",
     "SessionTurn",
     "SessionWarning",
+    "SettingsError",
     "Shortening",
     "ShorteningPlan",
     "SqliteRepository",

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import anyio
 import anyio.lowlevel
 
 from compaction.compacting import CompactionResult
@@ -14,6 +13,7 @@ from compaction.state import ModelChoice
 from compaction.summary_request import Summarizer
 from harness.approvals import Approve
 from harness.choices import Choices
+from harness.claim import Claim
 from harness.compactor import Compactor
 from harness.events import (
     ActiveToolsChanged,
@@ -32,11 +32,18 @@ from harness.navigation import Navigation, SummaryWish, navigate
 from harness.requests import RequestMaker
 from harness.session import Session
 from harness.settings import AgentSettings
+from harness.suspension import open_questions
 from harness.tools.definition import Tool, as_tools
 from harness.turn_runner import TurnRunner
 from harness.turn_stream import TurnStream
-from storage.entries import ActiveToolsChangeEntry, Entry, ModelChangeEntry, ThinkingLevelChangeEntry
-from storage.errors import BusyError, SessionClosedError
+from storage.entries import (
+    ActiveToolsChangeEntry,
+    ApprovalRequestedEntry,
+    Entry,
+    ModelChangeEntry,
+    ThinkingLevelChangeEntry,
+)
+from storage.errors import BusyError
 from storage.messages import AssistantMessage, UserMessage
 from storage.pending_write import PendingWrite
 from storage.protocols import SessionWarning
@@ -80,7 +87,7 @@ class AgentHarness:
         (``AgentSettings.compaction``); without it, the model that is asked does.
 
         Raises ``ToolError`` for a function that cannot be a tool, two tools of one name, or an active tool that there is
-        not, ``ModelError`` for a model that is none, and ``ValueError`` for settings that leave no room in its window.
+        not, ``ModelError`` for a model that is none, and ``SettingsError`` for settings that leave no room in its window.
         Touches no session.
         """
         self.session = session
@@ -90,12 +97,13 @@ class AgentHarness:
         self._choices = Choices(session, model, self.tools, self.settings, active_tools)
         self._queue = MessageQueue(session)
         self._hooks = HookChain()
+        self._claim = Claim(session, self)
         self._summarizer = summarizer
         self._compactor = Compactor(session, self._choices, self.settings, system_prompt, summarizer)
         self._turns = TurnRunner(
             session,
             self,
-            self._take_over,
+            self._claim.take,
             self._choices,
             RequestMaker(self._choices, system_prompt, self.settings, self._compactor),
             self._compactor,
@@ -104,9 +112,6 @@ class AgentHarness:
             self._hooks,
             approve,
         )
-        self._claiming = anyio.Lock()
-        self._claimed = False
-        self._closed = False
 
     def on(self, hook: Hook) -> Callable[[], None]:
         """Have ``hook`` at every turn from now on (see ``harness.hooks``). Returns what takes it off again.
@@ -115,20 +120,20 @@ class AgentHarness:
         """
         return self._hooks.add(hook)
 
-    async def prompt(self, prompt: Prompt) -> AssistantMessage:
+    async def prompt(self, prompt: Prompt | UserMessage) -> AssistantMessage:
         """Run one turn, and return the model's last reply.
 
         Raises, each after the turn's end is recorded as ``failed``: ``ModelError`` if the model fails for good, or
         still calls tools after ``settings.max_steps`` requests; ``BudgetError`` if what must be shown does not fit; and
         what the session raises. Before anything is recorded: ``BusyError`` if another turn runs or another harness holds
-        the session, and ``InvalidEntryError`` for an empty prompt.
+        the session, ``PendingCallError`` if a turn waits for a person, and ``InvalidEntryError`` for an empty prompt.
 
         Cancelled (by an anyio scope or natively), tools that finished keep their results, the other calls get an error
         result that says so, the turn ends as ``cancelled``, and the cancellation goes on up.
         """
         return await self._turns.alone(user_message(prompt))
 
-    def stream(self, prompt: Prompt) -> TurnStream:
+    def stream(self, prompt: Prompt | UserMessage) -> TurnStream:
         """Run one turn and tell its events as they happen (``harness.events``)::
 
             async with harness.stream("Hello") as events:
@@ -224,8 +229,13 @@ class AgentHarness:
         """The messages that wait at the leaf, oldest first, those of an earlier process included."""
         return await self._queue.waiting()
 
+    async def waiting_questions(self) -> list[ApprovalRequestedEntry]:
+        """What a person has to answer before the turn that waits at the leaf goes on, in call order. Writes nothing."""
+        self._claim.check_open()
+        return await open_questions(self.session.log)
+
     def _say(self, kind: QueueKind, prompt: Prompt | UserMessage) -> PendingWrite:
-        self._check_open()
+        self._claim.check_open()
         self.session.refuse_others(self)
         message = user_message(prompt).model_copy(deep=True)
         write = self._queue.put(kind, message)
@@ -254,7 +264,7 @@ class AgentHarness:
                     "the turn is being aborted, and cannot be waited for from inside: let this tool or hook end"
                 )
             await running.wait()
-        await self._take_over()
+        await self._claim.take()
         await self._turns.close_suspended()
         return await self._queue.take_back(("steer", "follow_up"))
 
@@ -318,7 +328,7 @@ class AgentHarness:
     async def set_model(self, model: ChatModel) -> None:
         """Ask this model from the next request on; recorded at once. A request that is under way goes on.
 
-        Raises ``ValueError`` for a model whose window leaves no room, ``BusyError`` if another harness holds the session.
+        Raises ``SettingsError`` for a model whose window leaves no room, ``BusyError`` if another harness holds the session.
         The model that was there is not closed.
         """
         choices = self._choices
@@ -357,7 +367,7 @@ class AgentHarness:
             await self._note(entry, ActiveToolsChanged(tuple(wanted), entry.id))
 
     async def _settle(self) -> None:
-        await self._take_over()
+        await self._claim.take()
         await self.session.log.settled()
 
     async def _note(self, entry: Entry, event: AgentEvent) -> None:
@@ -372,35 +382,13 @@ class AgentHarness:
         """Give the session up; another harness may have it. Idempotent. Raises ``BusyError`` while a turn runs."""
         if self._turns.running is not None:
             raise BusyError("a turn is running; let it end, or cancel it, before closing the harness")
-        self._closed = True
-        self._claimed = False
-        self.session.release(self)
+        self._claim.give_up()
 
     async def __aenter__(self) -> Self:
-        await self._take_over()
+        await self._claim.take()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
-
-    def _check_open(self) -> None:
-        self.session.log.check_loop()
-        if self._closed:
-            raise SessionClosedError("this harness is closed; make another one for the session")
-
-    async def _take_over(self) -> None:
-        self._check_open()
-        if self._claimed:
-            return
-        async with self._claiming:
-            if self._claimed:
-                return
-            self.session.claim(self)
-            try:
-                await self.session.recover()
-            except BaseException:
-                self.session.release(self)
-                raise
-            self._claimed = True

@@ -25,6 +25,9 @@ class ApprovalRequest:
     idempotency_key: str
     preview: str | None = None
     """What the tool's ``preview`` made of the arguments, such as a diff."""
+    entry_id: str = ""
+    """The question's own entry. A call that would do something else by now is asked about in another one: match an answer
+    that was given elsewhere by this id, not by the call's."""
 
 
 @dataclass(frozen=True, slots=True)

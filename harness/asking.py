@@ -10,7 +10,7 @@ import anyio.to_thread
 
 from harness.approvals import ApprovalRequest, Approve, Decision
 from harness.events import AgentEvent, ApprovalRequested, ApprovalResolved
-from harness.tools.definition import copy_arguments
+from harness.tools.definition import Tool, copy_arguments
 from harness.tools.text import MAX_RESULT_CHARACTERS, exception_text, to_text
 from harness.turn_record import CallState, TurnRecord
 from storage.entries import ApprovalRequestedEntry
@@ -94,9 +94,7 @@ class Asking:
         call = _as_run(state)
         await self._emit(ApprovalRequested(call, state.preview, state.question_id))
         try:
-            decision = _checked(
-                await self._approve(ApprovalRequest(_as_run(state), tool, state.idempotency_key, state.preview))
-            )
+            decision = _checked(await self._approve(_request(state, tool)))
         except Exception as error:  # noqa: BLE001 - raised by ``check``, when the calls beside it are done
             self._failure = _failed(error)
             return None
@@ -131,6 +129,10 @@ def _checked(decision: object) -> Decision:
 
 def _as_run(state: CallState) -> ToolCall:
     return state.call.model_copy(update={"arguments": copy_arguments(state.arguments)})
+
+
+def _request(state: CallState, tool: Tool) -> ApprovalRequest:
+    return ApprovalRequest(_as_run(state), tool, state.idempotency_key, state.preview, state.question_id)
 
 
 def _question(state: CallState) -> ApprovalRequestedEntry:

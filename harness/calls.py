@@ -61,6 +61,7 @@ class CallRunner:
         self._emit = emit
         self._progress = progress
         self._working_directory = working_directory
+        self._has_blobs = isinstance(record.session.storage, BlobStore)
 
     async def run(self, reply: AssistantMessage) -> None:
         """Give each call in ``record.calls`` its result, on disk in the order in which they are there.
@@ -120,13 +121,14 @@ class CallRunner:
         at_once = [state for state in ready if not any(state is other for other in asked)]
         asking = Asking(self._record, asked, self._approve, emit=self._emit) if asked else None
         starts = [(state, state.start or await self._record.put(_start_of(state))) for state in at_once]
-        # Even one call runs in a task of its own: a native cancellation hits only the task that waits here, so what
-        # reaches a tool is always the cancellation of this scope, and can be told from the tool's own.
-        async with anyio.create_task_group() as group:
-            for state, start in starts:
-                group.start_soon(self._run_one, state, start)
-            if asking is not None:
-                group.start_soon(self._ask, asking, group)
+        if asking is None and len(starts) == 1 and not self._hooks.see("after_call"):
+            await self._run_one(*starts[0])  # nearly always
+        else:
+            async with anyio.create_task_group() as group:
+                for state, start in starts:
+                    group.start_soon(self._run_one, state, start)
+                if asking is not None:
+                    group.start_soon(self._ask, asking, group)
         if asking is not None:
             asking.check()
         for state in ready:
@@ -207,8 +209,9 @@ class CallRunner:
                 await self._finish(state, self._refused(state, state.refusal))
 
     async def _run_one(self, state: CallState, start: PendingWrite) -> None:
-        start_id = await start
-        await self._emit(ToolStarted(state.call, start_id))
+        if not start.is_done() or start.error is not None:  # mostly it was committed with its reply
+            await start
+        await self._emit(ToolStarted(state.call, start.entry_id))
         await self._execute(state)
         if state.result is None:
             state.result = _error_result(state, CANCELLED_WITHIN)
@@ -237,7 +240,7 @@ class CallRunner:
         seconds = tool.timeout if tool.timeout is not None else self._settings.tool_timeout
         deadline = math.inf if seconds is None else anyio.current_time() + seconds
         session = self._record.session
-        has_blobs = isinstance(session.storage, BlobStore)
+        has_blobs = self._has_blobs
         context = ToolContext(
             call_id=state.call.id,
             tool_name=tool.name,
@@ -253,6 +256,8 @@ class CallRunner:
         try:
             with anyio.CancelScope(deadline=deadline) as scope:
                 # The task that a tool finds itself in is its own: if it cancels that, now or later, nothing else is hit.
+                # And a native cancellation hits only the task that waits here, so what reaches a tool is always the
+                # cancellation of this scope, and can be told from the tool's own.
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._call, state, tool, context)
         finally:

@@ -16,8 +16,8 @@ from harness.settings import AgentSettings
 from harness.tools.definition import Tool
 from storage.decode import decode_entry
 from storage.entries import ActiveToolsChangeEntry, ThinkingLevelChangeEntry
-from storage.errors import InvalidEntryError, ModelError, ToolError
-from storage.index import NONE, State
+from storage.errors import InvalidEntryError, ModelError, SettingsError, ToolError
+from storage.in_force import NONE, State
 from storage.protocols import SessionWarning
 
 
@@ -32,7 +32,17 @@ class Choices:
         settings: AgentSettings,
         active_tools: Sequence[str] | None,
     ) -> None:
-        """Raises ``ToolError`` for an active tool that there is not, and what ``checked_model`` raises."""
+        """Raises ``ToolError`` for an active tool that there is not, ``SettingsError`` for settings that are none.
+
+        And what ``checked_model`` raises.
+        """
+        if not isinstance(settings, AgentSettings):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise SettingsError(
+                f"the settings are {settings!r:.100}; give AgentSettings(…)",
+                setting="settings",
+                value=settings,
+                expected="AgentSettings",
+            )
         self._session = session
         self._settings = settings
         self.tools = tools
@@ -41,7 +51,7 @@ class Choices:
         self.active: list[str] | None = None if active_tools is None else self.checked_names(active_tools)
 
     def checked_model(self, model: ChatModel) -> ChatModel:
-        """The model, if its window leaves room for requests. Raises ``ValueError``, and ``ModelError`` for what is none."""
+        """The model, if its window leaves room for requests. Raises ``SettingsError``, and ``ModelError`` for no model."""
         if not callable(getattr(model, "stream", None)):
             raise ModelError(f"{model!r:.100} is no model; give an object such as OpenAIChatModel('gpt-5-mini')")
         self._settings.check_window(model.context_window, model_id=model.model_id)

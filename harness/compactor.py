@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from compaction.breathing import run_with_pauses
 from compaction.compacting import CompactionResult, compact
 from compaction.deciding import require_progress, should_compact
+from compaction.kept_units import KeptUnits
 from compaction.measured_context import ContextFacts, measure_context
 from compaction.preparation import CompactionPlan, prepare_compaction
 from compaction.refusals import refusal
@@ -36,7 +37,7 @@ from harness.settings import AgentSettings
 from harness.suspension import suspended_turn
 from harness.turn_record import TurnRecord
 from storage.entries import CompactionEntry, Entry, Shortening
-from storage.entry_path import EntryPath
+from storage.entry_path import IndexedPath
 from storage.errors import BranchlineError, CompactionError, ContextOverflowError, PendingCallError
 from storage.messages import Usage
 
@@ -46,7 +47,7 @@ _FIRST_REST: Final = 0.1
 """After a failure the context may grow by this part of what is usable before it is tried again, and after each further
 one by twice as much, up to all of it."""
 
-StateOf = Callable[[EntryPath], PathState | None]
+StateOf = Callable[[IndexedPath], PathState | None]
 """The state to measure a path with; ``None`` is the path's own."""
 
 
@@ -73,6 +74,8 @@ class Place:
     turn: int | None = None
     """The turn's number; ``None`` between turns."""
     state_of: StateOf = lambda _: None
+    kept: KeptUnits | None = None
+    """What the turn's requests are made of, and measured by."""
 
 
 class _Given:
@@ -174,7 +177,7 @@ class Compactor:
                 break
         return Room(shorten, self.limits.token_budget(model, settings))
 
-    def harder(self, path: EntryPath, room: Room) -> Iterator[Room]:
+    def harder(self, path: IndexedPath, room: Room) -> Iterator[Room]:
         """How else a request might fit whose newest unit does not: with the newest results shortened as well.
 
         The last resort, where a summary failed or could not help; more and more is left out.
@@ -229,7 +232,7 @@ class Compactor:
 
     async def _is_compacted(
         self,
-        path: EntryPath,
+        path: IndexedPath,
         shorten: Shortening | None,
         facts: ContextFacts,
         settings: CompactionSettings,
@@ -338,9 +341,11 @@ class Compactor:
         failure = str(error.details.get("reason", error.code))
         await place.emit(CompactionFailed(reason, failure, error.message, usage))
 
-    async def _measured(self, path: EntryPath, shorten: Shortening | None, place: Place) -> ContextFacts:
+    async def _measured(self, path: IndexedPath, shorten: Shortening | None, place: Place) -> ContextFacts:
         estimator, state = self._settings.estimator, place.state_of(path)
-        return await run_with_pauses(measure_context(path, estimator=estimator, shorten=shorten, state=state))
+        return await run_with_pauses(
+            measure_context(path, estimator=estimator, shorten=shorten, state=state, kept=place.kept)
+        )
 
 
 def _leaves_room(settings: CompactionSettings, facts: ContextFacts) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from compaction.breathing import run_with_pauses
+from compaction.kept_units import KeptUnits
 from compaction.projection import Projection, UnknownEntries, project
 from compaction.selection import Transform
 from compaction.shown_unit import Shown
@@ -16,6 +17,7 @@ from storage.entries import Shortening
 from storage.entry_path import EntryPath, IndexedPath
 from storage.errors import SessionError
 from storage.protocols import SessionWarning
+from storage.setting_checks import check_whole
 
 CURRENT: Final = object()
 """As a leaf: the session's own, at that time."""
@@ -77,8 +79,14 @@ async def build_context(
     unknown_entries: UnknownEntries = "raise",
     shorten: Shortening | None = None,
     state: PathState | None = None,
+    kept: KeptUnits | None = None,
 ) -> SessionContext:
-    """The context at the end of ``path``; see ``compaction.projection.project``. Cancelled, it stops at its next pause."""
+    """The context at the end of ``path``; see ``compaction.projection.project``. Cancelled, it stops at its next pause.
+
+    Raises ``SettingsError`` for a budget that is no number of characters or tokens, and what ``project`` raises.
+    """
+    check_whole("a context's budget", "max_chars", max_chars, none="for no limit")
+    check_whole("a context's budget", "max_tokens", max_tokens, none="for no limit")
     steps = project(
         path,
         max_chars=max_chars,
@@ -89,6 +97,7 @@ async def build_context(
         unknown_entries=unknown_entries,
         shorten=shorten,
         state=state,
+        kept=kept,
     )
     try:
         return SessionContext(await run_with_pauses(steps))

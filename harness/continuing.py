@@ -21,13 +21,18 @@ _SHOWN: Final = frozenset(("message", "custom_message", "branch_summary", "compa
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """What a session took over. ``kept``: keys that it had itself, with values that stay."""
+    """What a session took over.
+
+    ``kept``: keys that it had itself, with values that stay. ``deleted``: keys that were deleted here since it was first
+    continued from the other one, and stay so.
+    """
 
     session_id: str
     keys: tuple[str, ...]
     kept: tuple[str, ...]
     summary_id: str | None = None
     """The entry here that holds the other session's last summary."""
+    deleted: tuple[str, ...] = ()
 
 
 async def continue_from(session: Session, other: Session, *, last_summary: bool) -> Continued:
@@ -38,7 +43,8 @@ async def continue_from(session: Session, other: Session, *, last_summary: bool)
     path = await session.log.path()
     leaf_id = session.log.leaf_id
     inherited, own = fold_memory(source).values, fold_memory(path).values
-    new = {key: value for key, value in inherited.items() if key not in own}
+    deleted = _deleted_since(path, other.id)
+    new = {key: value for key, value in inherited.items() if key not in own and key not in deleted}
     entries: list[Entry] = []
     summary = last_summary_on(source) if last_summary else None
     summary_id = None if summary is None else _taken_over(path, summary, other)
@@ -71,7 +77,39 @@ async def continue_from(session: Session, other: Session, *, last_summary: bool)
         keys=tuple(new),
         kept=tuple(key for key in inherited if key in own),
         summary_id=summary_id,
+        deleted=tuple(key for key in inherited if key in deleted),
     )
+
+
+def _deleted_since(path: EntryPath, other_id: str) -> set[str]:
+    """The keys that were deleted, or cleared away, since this session was first continued from that other one.
+
+    Somebody knew what comes from there, and did not want it: taking it over again would undo that.
+    """
+    is_continued = False
+    there: set[str] = set()
+    deleted: set[str] = set()
+    for position in range(len(path)):
+        if path.entry_type(position) not in ("metadata", "working_memory"):
+            continue
+        entry = path.entry(position)
+        if isinstance(entry, MetadataEntry):
+            is_continued = is_continued or (entry.key == CONTINUED_FROM and _session_in(entry.value) == other_id)
+        elif isinstance(entry, WorkingMemoryEntry):
+            is_continued = is_continued or entry.from_session == other_id
+            gone = there if entry.op == "clear" else {entry.key or ""}
+            if entry.op == "set":
+                there |= gone
+                deleted -= gone
+            else:
+                if is_continued:
+                    deleted |= gone
+                there = there - gone
+    return deleted
+
+
+def _session_in(origin: object) -> object:
+    return cast("dict[str, Any]", origin).get("session") if isinstance(origin, dict) else None
 
 
 def last_summary_on(path: EntryPath) -> CompactionEntry | None:

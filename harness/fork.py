@@ -9,7 +9,7 @@ from inspect import Parameter, signature
 from typing import Any, Literal, Protocol, cast
 
 from storage.blobs import blob_names_in
-from storage.copying import with_seq
+from storage.copying import IndexedRecords, with_seq
 from storage.decode import FACTS_OF_ROLES, decode_entry, facts_of, facts_of_model
 from storage.entries import (
     Entry,
@@ -50,6 +50,9 @@ _FACTS = {("message", role): facts for role, facts in FACTS_OF_ROLES.items()}
 
 _REPLY = ("message", "assistant")
 
+_make: Callable[[type[Record], tuple[Any, ...]], Record] = tuple[Any, ...].__new__
+"""As ``Record._make`` does it, without its detour: every entry of a fork comes through here."""
+
 
 async def make_fork(
     log: EntryLog, target_id: str | None, position: Literal["at", "before"], into: ForkTarget, *, with_blobs: bool
@@ -80,34 +83,52 @@ def fork_records(
 
 
 def _records(index: EntryIndex, target: int, labels: list[tuple[str, int]], name_seq: int) -> list[Record]:
-    breath = Breath()
-    records: list[Record] = []
-    parent_id: str | None = None
-    for place, seq in enumerate(index.path(target)):
-        kind = index.kind(seq)
-        facts = _FACTS.get(kind) or (facts_of_model(index.model_at(seq)) if kind == _REPLY else None)
-        if facts is None:
-            record = _copied(index, seq, place, parent_id)
-        else:
-            data = index.line(seq)
-            record = Record(
-                place, index.names[seq], parent_id, kind[0], data if seq == place else with_seq(data, place), facts
-            )
-        if place == 0 and index.root_with_parent == seq:
-            record = record._replace(data=with_seq(_with_members(record.data, parentId=None), 0))
-        records.append(record)
-        parent_id = record.id
-        if place & 31 == 31:
-            breath.take()
-    on_path = {record.id for record in records}
+    path = _along_path(index, target)
+    on_path = {record.id for record in path}
+    parent_id = path[-1].id if path else None
+    # Nearly always a session is one path, and its index knows what that of the fork has to know.
+    is_known = index.is_one_path(target) and _are_numbered(path)
+    records = IndexedRecords(path, index.beginning(path) if is_known else None)
     additions = [*_additions(index, on_path, labels, name_seq), LeafEntry(target_id=_name(index, target))]
     for entry in additions:
         entry.parent_id = entry.target_id if isinstance(entry, LeafEntry) else parent_id
         data = encode_model(cast("Any", entry))
         place = len(records)
-        records.append(Record(place, entry.id, entry.parent_id, entry.type, with_seq(data, place), facts_of(entry)))
+        records.add(Record(place, entry.id, entry.parent_id, entry.type, with_seq(data, place), facts_of(entry)))
         parent_id = entry.id
     return records
+
+
+def _along_path(index: EntryIndex, target: int) -> list[Record]:
+    """The entries of a path, counted anew."""
+    breath = Breath()
+    records: list[Record] = []
+    parent_id: str | None = None
+    names, lines, known = index.names, index.lines, _FACTS
+    for place, seq in enumerate(index.path(target)):
+        kind = index.kind(seq)
+        facts = known[kind] if kind in known else facts_of_model(index.model_at(seq)) if kind == _REPLY else None
+        name = names[seq]
+        if facts is None:
+            record = _copied(index, seq, place, parent_id)
+        else:
+            data = lines[seq] or index.line(seq)
+            record = _make(
+                Record, (place, name, parent_id, kind[0], data if seq == place else with_seq(data, place), facts, None)
+            )
+        if place == 0 and index.root_with_parent == seq:
+            record = record._replace(data=with_seq(_with_members(record.data, parentId=None), 0))
+        records.append(record)
+        parent_id = name
+        if place & 31 == 31:
+            breath.take()
+    return records
+
+
+def _are_numbered(records: Sequence[Record]) -> bool:
+    """Whether each line has its place as ``seq``, as its first member."""
+    lines = [record.data for record in records]
+    return all(map(bytes.startswith, lines, map(b'{"seq":%d,'.__mod__, range(len(lines)))))
 
 
 def blobs_of_fork(log: EntryLog, records: Sequence[Record], create: Callable[..., Any]) -> dict[str, Any]:
@@ -118,6 +139,8 @@ def blobs_of_fork(log: EntryLog, records: Sequence[Record], create: Callable[...
     if not isinstance(log.storage, BlobStore):
         return {}
     there = {*log.storage.blob_names()}
+    if not there:
+        return {}
     names = [name for name in blob_names_in(record.data for record in records) if name in there]
     if not names:
         return {}

@@ -48,6 +48,8 @@ class HookChain:
 
     def with_own(self, method: str) -> list[Hook]:
         """The hooks that have a ``method`` of their own, in order."""
+        if not self._links:
+            return []
         inherited = getattr(Hook, method)
         hooks = [link.hook for link in self._links]
         return [hook for hook in hooks if getattr(getattr(hook, method), "__func__", None) is not inherited]
@@ -127,14 +129,7 @@ class TurnHooks:
     async def before_request(self, request: ModelRequest) -> ModelRequest:
         """The request as the hooks leave it. Raises ``HookError``."""
         for hook in self._chain.with_own("before_request"):
-            failure: Exception | None = None
-            changed: object = None
-            try:
-                changed = cast("object", await hook.before_request(request))
-            except Exception as error:  # noqa: BLE001 - raised below, with the cause it has
-                failure = hook_error(hook, "before_request", error)
-            if failure is not None:
-                raise failure
+            changed = await answer_of(hook, "before_request", request)
             if changed is None:
                 continue
             if not isinstance(changed, ModelRequest):
@@ -148,14 +143,7 @@ class TurnHooks:
     async def before_compact(self, facts: CompactionFacts) -> Refusal | SummaryReply | None:
         """The first answer of a hook. Raises ``HookError``."""
         for hook in self._chain.with_own("before_compact"):
-            failure: Exception | None = None
-            answer: object = None
-            try:
-                answer = await hook.before_compact(facts)
-            except Exception as error:  # noqa: BLE001 - raised below, with the cause it has
-                failure = hook_error(hook, "before_compact", error)
-            if failure is not None:
-                raise failure
+            answer = await answer_of(hook, "before_compact", facts)
             if isinstance(answer, str):
                 return SummaryReply(answer)
             if isinstance(answer, Refusal | SummaryReply):
@@ -207,6 +195,15 @@ class TurnHooks:
             except Exception as error:  # noqa: BLE001 - ``check`` raises it
                 self._failed.append(hook)
                 self._failure = self._failure or hook_error(hook, "on_event", error)
+
+
+async def answer_of(hook: Hook, method: str, about: object) -> object:
+    """What a ``method`` of ``hook`` answers, whatever that is. Raises what ``hook_error`` makes of what it raises."""
+    try:
+        return await getattr(hook, method)(about)
+    except Exception as error:  # noqa: BLE001 - raised below, with the cause it has
+        failure = hook_error(hook, method, error)
+    raise failure
 
 
 def hook_error(hook: Hook, method: str, error: Exception) -> Exception:

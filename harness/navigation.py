@@ -11,7 +11,7 @@ from compaction.settings import CompactionSettings
 from compaction.summary_request import Summarizer
 from compaction.tokens import TokenEstimator
 from harness.fork import place_before
-from harness.hook_chain import HookChain, hook_error
+from harness.hook_chain import HookChain, answer_of
 from harness.hooks import NavigationFacts, Refusal
 from harness.labels import one_line
 from harness.message_queue import append_in_time
@@ -172,14 +172,7 @@ async def _asked(hooks: HookChain, facts: NavigationFacts) -> BranchSummary | No
     """The summary that the hooks supply. Raises ``NavigationRefusedError`` and ``HookError``."""
     supplied: BranchSummary | None = None
     for hook in hooks.with_own("before_navigate"):
-        failure: Exception | None = None
-        answer: object = None
-        try:
-            answer = await hook.before_navigate(facts)
-        except Exception as error:  # noqa: BLE001 - raised below, with the cause it has
-            failure = hook_error(hook, "before_navigate", error)
-        if failure is not None:
-            raise failure
+        answer = await answer_of(hook, "before_navigate", facts)
         if answer is None:
             continue
         if isinstance(answer, Refusal):

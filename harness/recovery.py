@@ -40,7 +40,7 @@ OUTCOME_UNKNOWN = (
 )
 """The result of a call that was begun and may have done anything."""
 
-_MAY_FOLLOW = frozenset(
+MAY_FOLLOW = frozenset(
     {
         "label",
         "session_info",
@@ -56,7 +56,7 @@ _MAY_FOLLOW = frozenset(
 )
 """What says nothing about whether somebody went on: a turn writes some of it, and so does who only prepares to go on."""
 
-_OF_A_TURN = frozenset(
+OF_A_TURN = frozenset(
     {
         "turn_start",
         "message",
@@ -107,18 +107,44 @@ def plan_recovery(path: EntryPath, *, has_ended: Callable[[str], bool] = lambda 
     return [*results, TurnEndEntry(turn=start.turn, reason="interrupted")]
 
 
+def went_on_otherwise(turn: Sequence[Entry]) -> bool:
+    """Whether somebody appended a message of their own when the turn had stopped, or arrived from another branch.
+
+    A turn has one user message of its own. Those that were queued before have their ids in ``delivered`` entries; and
+    what came before an entry that only a running turn writes was said while it ran.
+    """
+    delivered = {entry.message_id for entry in turn if isinstance(entry, DeliveredEntry)}
+    own = 0
+    for entry in turn:
+        if is_of_a_running_turn(entry):
+            own = min(own, 1)
+        elif isinstance(entry, MessageEntry) and entry.message.role == "user":
+            own += entry.id not in delivered
+    return own > 1 or any(entry.type == "branch_summary" for entry in turn)
+
+
+def is_of_a_running_turn(entry: Entry) -> bool:
+    """Whether nobody but a turn at work writes such an entry."""
+    return isinstance(entry, _OF_A_RUNNING_TURN) or (isinstance(entry, MessageEntry) and entry.request is not None)
+
+
 def open_turn(
-    path: EntryPath, *, has_ended: Callable[[str], bool] = lambda _: False, may_follow: frozenset[str] = frozenset()
+    path: EntryPath,
+    *,
+    has_ended: Callable[[str], bool] = lambda _: False,
+    may_follow: frozenset[str] = frozenset(),
+    went_on: Callable[[Sequence[Entry]], bool] = went_on_otherwise,
 ) -> tuple[TurnStartEntry | None, list[Entry]]:
     """The start of the last turn and the entries after it, if it can be closed or gone on with; else ``None``.
 
-    ``may_follow``: further types that do not mean that somebody went on without it.
+    ``may_follow``: further types that do not mean that somebody went on without it. ``went_on`` tells that from all
+    entries after the start.
     """
     place = _last_start(path)
     if place is None or not _ends_inside_turn(path, may_follow):
         return None, []
     start, *turn = (path.entry(position) for position in range(place, len(path)))
-    if not isinstance(start, TurnStartEntry) or _went_on_otherwise(turn) or has_ended(start.id):
+    if not isinstance(start, TurnStartEntry) or went_on(turn) or has_ended(start.id):
         return None, []
     return start, turn
 
@@ -155,10 +181,10 @@ def _last_start(path: EntryPath) -> int | None:
 def _ends_inside_turn(path: EntryPath, may_follow: frozenset[str]) -> bool:
     for position in range(len(path) - 1, -1, -1):
         kind = path.entry_type(position)
-        if kind not in _MAY_FOLLOW and kind not in may_follow:
+        if kind not in MAY_FOLLOW and kind not in may_follow:
             if kind == "compaction":
                 return _is_of_a_turn(path.entry(position))
-            return kind in _OF_A_TURN and (kind != "message" or path.role(position) in _ROLES_OF_A_TURN)
+            return kind in OF_A_TURN and (kind != "message" or path.role(position) in _ROLES_OF_A_TURN)
     return False
 
 
@@ -166,22 +192,6 @@ def _is_of_a_turn(compaction: Entry) -> bool:
     """Whether the running turn made it, between two requests: then it says so."""
     details: object = compaction.details if isinstance(compaction, CompactionEntry) else None
     return isinstance(details, dict) and "turn" in details
-
-
-def _went_on_otherwise(turn: Sequence[Entry]) -> bool:
-    """Whether somebody appended a message of their own when the turn had stopped, or arrived from another branch.
-
-    A turn has one user message of its own. Those that were queued before have their ids in ``delivered`` entries; and
-    what came before an entry that only a running turn writes was said while it ran.
-    """
-    delivered = {entry.message_id for entry in turn if isinstance(entry, DeliveredEntry)}
-    own = 0
-    for entry in turn:
-        if isinstance(entry, _OF_A_RUNNING_TURN) or (isinstance(entry, MessageEntry) and entry.request is not None):
-            own = min(own, 1)
-        elif isinstance(entry, MessageEntry) and entry.message.role == "user":
-            own += entry.id not in delivered
-    return own > 1 or any(entry.type == "branch_summary" for entry in turn)
 
 
 def _has_open_approval(turn: Sequence[Entry]) -> bool:

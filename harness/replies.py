@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from copy import deepcopy
+from types import NoneType
+from typing import Any, Final, TypeVar
 
 from storage.errors import InvalidEntryError
 from storage.identifiers import new_id
 from storage.messages import AssistantMessage, ToolCall
+from storage.models import RecordModel
 from storage.strict_json import encode_value, replace_surrogates
+
+Part = TypeVar("Part", bound=RecordModel)
+
+_PLAIN: Final = frozenset((str, int, float, bool, NoneType))
 
 
 def fit_for_record(reply: AssistantMessage, *, provider: str, model_id: str) -> AssistantMessage:
@@ -18,13 +25,14 @@ def fit_for_record(reply: AssistantMessage, *, provider: str, model_id: str) -> 
     ``vendorId`` (R24). Arguments that no JSON object can hold unchanged (NaN, say) move to ``raw_arguments``, which is
     never executed. Nothing in the copy is shared with ``reply``.
     """
-    copy = reply.model_copy(deep=True)
-    content = copy.content or []
     taken: set[str] = set()
-    for position, part in enumerate(content):
-        if isinstance(part, ToolCall):
-            content[position] = _fit_call(part, taken)
-    copy.content = content
+    content = [_fit_call(part, taken) if isinstance(part, ToolCall) else _copied(part) for part in reply.content or ()]
+    usage = reply.usage
+    copy = reply.model_copy(
+        update={"content": content} if usage is None else {"content": content, "usage": _copied(usage)}
+    )
+    if copy.__pydantic_extra__:
+        copy.__pydantic_extra__.update(deepcopy(copy.__pydantic_extra__))
     if copy.provider is None:
         copy.provider = provider
     if copy.model is None:
@@ -32,7 +40,15 @@ def fit_for_record(reply: AssistantMessage, *, provider: str, model_id: str) -> 
     return copy
 
 
+def _copied(model: Part) -> Part:
+    """A copy that shares nothing: deep only where anything lies below, which is seldom."""
+    values = [*model.__dict__.values(), *(model.__pydantic_extra__ or {}).values()]
+    return model.model_copy(deep=not all(type(value) in _PLAIN for value in values))
+
+
 def _fit_call(call: ToolCall, taken: set[str]) -> ToolCall:
+    if call.__pydantic_extra__:
+        call = call.model_copy(deep=True)
     changes: dict[str, Any] = {}
     vendor_id = replace_surrogates(call.id)
     if not vendor_id.strip() or vendor_id in taken:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+from compaction.kept_units import KeptUnits
 from compaction.projection import PROJECTION_VERSION
 from compaction.state import PathState, fold_state
 from harness.calls import Emit
@@ -28,8 +29,9 @@ from storage.entries import (
     RequestHeaderEntry,
     ThinkingLevelChangeEntry,
 )
-from storage.entry_path import EntryPath
+from storage.entry_path import EntryPath, IndexedPath
 from storage.errors import BudgetError, ModelError
+from storage.in_force import State
 from storage.messages import Usage
 
 _ENVELOPE = {"seq", "id", "parent_id", "timestamp", "type"}
@@ -56,7 +58,7 @@ class NextRequest(NamedTuple):
 
 
 class RequestMaker:
-    """Makes the requests of one harness. Remembers only the ids of the path that it saw last."""
+    """Makes the requests of one harness. Remembers of the path that it saw last only the ids, and what is in force there."""
 
     def __init__(
         self, choices: Choices, system_prompt: str | None, settings: AgentSettings, compactor: Compactor
@@ -66,22 +68,31 @@ class RequestMaker:
         self._system_prompt = system_prompt
         self._settings = settings
         self._ids = PathIds()
+        self._folded: tuple[State, PathState] | None = None
+        self._said: tuple[RequestHeaderEntry, str] | None = None
+        """The header that is in force, as text."""
         self._draft: tuple[RequestHeaderEntry, str] | None = None
         """The newest header before hooks changed it, and the id of what they made of it."""
 
     async def make(
-        self, record: TurnRecord, emit: Emit, hooks: TurnHooks, spend: Callable[[Usage | None], None]
+        self,
+        record: TurnRecord,
+        emit: Emit,
+        hooks: TurnHooks,
+        spend: Callable[[Usage | None], None],
+        kept: KeptUnits,
     ) -> NextRequest:
         """The next request of a turn. What is chosen while it is made counts from the one after it.
 
         What differs from the record is recorded first: model, thinking level, tools, then the whole header, as hooks
-        left it. Then room is made where the context has grown too large; ``spend`` is told what that cost. Raises what
-        ``Compactor.make_room`` does, ``BudgetError`` and ``UnsupportedEntryError`` as ``build_context`` does,
+        left it. Then room is made where the context has grown too large; ``spend`` is told what that cost. ``kept`` is
+        what the turn's requests before were made of; the messages are shared with them, unless hooks may change those.
+        Raises what ``Compactor.make_room`` does, ``BudgetError`` and ``UnsupportedEntryError`` as ``build_context`` does,
         ``HookError``, and ``ModelError`` where the path has nothing to show.
         """
         log = record.session.log
         path = await log.path()
-        state = fold_state(path)
+        state = self._state(path)
         model = self._choices.model
         level = await self._record_changes(record, path, state, emit)
         tools = [*self._choices.offered(state.active_tools).values()]
@@ -93,15 +104,15 @@ class RequestMaker:
             thinking_level=level,
         )
         header = header_of(model, request)
-        header_id = _id_of_same(path, state, header)
+        header_id = self._id_of_same(path, state, header)
         edits: list[RequestEdit] = []
-        place = Place(model, record.write, emit, hooks, spend, record.number)
+        place = Place(model, record.write, emit, hooks, spend, record.number, self._state)
         if not hooks.see("before_request"):
             if header_id is None:
                 header_id = await record.write(header)
-            room = await self._compactor.make_room(place)
+            room = await self._compactor.make_room(replace(place, kept=kept))
             path = await log.path()
-            context, room = await self._fitting(path, room)
+            context, room = await self._fitting(path, room, self._state(path), kept)
             request = replace(request, messages=context.messages, passing=context.passing)
         else:
             place = replace(place, state_of=partial(self._expected, draft=header))
@@ -112,7 +123,7 @@ class RequestMaker:
             request = replace(request, messages=context.messages, passing=context.passing)
             header, request, edits = await hooked(model, request, hooks)
             newest = await log.path()
-            header_id = _id_of_same(newest, fold_state(newest), header) or await record.write(header)
+            header_id = self._id_of_same(newest, self._state(newest), header) or await record.write(header)
             self._draft = (draft, header_id)
         await self._ids.follow(path)
         facts = RequestFacts(
@@ -127,19 +138,19 @@ class RequestMaker:
         return NextRequest(model, request, facts, path.entry_id(len(path) - 1), context)
 
     async def _fitting(
-        self, path: EntryPath, room: Room, state: PathState | None = None
+        self, path: IndexedPath, room: Room, state: PathState, kept: KeptUnits | None = None
     ) -> tuple[SessionContext, Room]:
         try:
-            return await self._context(path, room, state), room
+            return await self._context(path, room, state, kept), room
         except BudgetError as error:
             for harder in self._compactor.harder(path, room):
                 try:
-                    return await self._context(path, harder, state), harder
+                    return await self._context(path, harder, state, kept), harder
                 except BudgetError as second:
                     error.add_note(f"With the newest tool results shortened: {second.message}")
             raise
 
-    async def _context(self, path: EntryPath, room: Room, state: PathState | None = None) -> SessionContext:
+    async def _context(self, path: EntryPath, room: Room, state: PathState, kept: KeptUnits | None) -> SessionContext:
         context = await build_context(
             path,
             max_chars=self._settings.max_chars,
@@ -147,23 +158,40 @@ class RequestMaker:
             estimator=self._settings.estimator,
             shorten=room.shorten,
             state=state,
+            kept=kept,
         )
         if not context.messages:
             raise ModelError("there is nothing to send: the path shows the model no message; prompt with some text")
         return context
 
-    def _expected(self, path: EntryPath, draft: RequestHeaderEntry) -> PathState:
+    def _state(self, path: IndexedPath) -> PathState:
+        """What is in force at the end of ``path``. Through the steps of a turn that seldom changes."""
+        pointers = path.in_force
+        if self._folded is None or self._folded[0] != pointers:
+            self._folded = pointers, fold_state(path)
+        return self._folded[1]
+
+    def _expected(self, path: IndexedPath, draft: RequestHeaderEntry) -> PathState:
         """The state to budget with before hooks have changed the request: what they made of the same draft last time."""
-        state = fold_state(path)
+        state = self._state(path)
         position = path.request_header
         if position is not None and self._draft is not None:
             known, header_id = self._draft
             if path.entry_id(position) == header_id and _members(known) == _members(draft):
                 return state
-        if _id_of_same(path, state, draft) is not None:
+        if self._id_of_same(path, state, draft) is not None:
             return state
         tools = draft.tools
         return replace(state, system_prompt=draft.system_prompt, tools=tools, header_position=len(path))
+
+    def _id_of_same(self, path: EntryPath, state: PathState, header: RequestHeaderEntry) -> str | None:
+        """The id of the newest header on the path if it says just this, and nothing newer says otherwise."""
+        position = path.request_header
+        if position is None or state.header is None or state.header_position != position:
+            return None
+        if self._said is None or self._said[0] is not state.header:
+            self._said = state.header, _members(state.header)
+        return path.entry_id(position) if self._said[1] == _members(header) else None
 
     async def _record_changes(self, record: TurnRecord, path: EntryPath, state: PathState, emit: Emit) -> str | None:
         """Record what the caller said where the session has something else. Returns the thinking level in force."""
@@ -186,14 +214,6 @@ class RequestMaker:
         """All that go out: the model's own, which the settings' win over."""
         own = own_options(model)
         return {**own, **self._settings.options}
-
-
-def _id_of_same(path: EntryPath, state: PathState, header: RequestHeaderEntry) -> str | None:
-    """The id of the newest header on the path if it says just this, and nothing newer says otherwise."""
-    position = path.request_header
-    if position is None or state.header is None or state.header_position != position:
-        return None
-    return path.entry_id(position) if _members(state.header) == _members(header) else None
 
 
 def _members(header: RequestHeaderEntry) -> str:

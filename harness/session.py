@@ -229,10 +229,11 @@ class Session(SessionReading):
     async def continue_from(self, other: Session, *, last_summary: bool = False) -> Continued:
         """Take over the working memory at the leaf of ``other``, and with ``last_summary`` its newest summary.
 
-        Keys that this session has itself keep their values, so an empty source, or any, hides nothing here. Each key taken
-        over is an entry that names the session it came from. The summary stands at the beginning of a conversation that
-        shows nothing yet, and is a message in any other. A ``metadata`` entry ``continuedFrom`` says what came from where.
-        ``other`` is only read, and may be open for reading.
+        Keys that this session has itself keep their values, so an empty source, or any, hides nothing here; those that
+        were deleted here since it was first continued from ``other`` stay deleted. Each key taken over is an entry that
+        names the session it came from. The summary stands at the beginning of a conversation that shows nothing yet, and
+        is a message in any other. A ``metadata`` entry ``continuedFrom`` says what came from where. ``other`` is only
+        read, and may be open for reading.
 
         Raises ``BusyError`` during a turn, ``InvalidEntryError`` for the session itself, ``NotOnPathError`` where somebody
         appends meanwhile, and what reading and appending raise.

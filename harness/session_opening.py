@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from storage.entry_log import EntryLog
+from storage.errors import SessionError
 from storage.event_loops import run_in_worker
 from storage.protocols import SessionStorage
 
@@ -28,7 +29,7 @@ class SessionOpening:
 
     async def _open(self) -> Session:
         given = self._storage
-        storage = await given if isinstance(given, Awaitable) else given
+        storage = _checked(await given if isinstance(given, Awaitable) else given)
         EntryLog.check_free(storage)
         try:
             return self._kind(await EntryLog.open(storage))
@@ -45,3 +46,13 @@ class SessionOpening:
     ) -> None:
         if self._session is not None:
             await self._session.__aexit__(kind, error, traceback)
+
+
+def _checked(storage: SessionStorage) -> SessionStorage:
+    """The storage, if it is one: neither a path, nor a repository, nor the function that would make one."""
+    if not all(callable(getattr(storage, name, None)) for name in ("read", "commit", "close")):
+        raise SessionError(
+            f"a {type(storage).__name__} is no storage; open what a backend's or a repository's create, open or "
+            "open_or_create returns, such as JsonlStorage.open_or_create('chat.jsonl')"
+        )
+    return storage

@@ -10,6 +10,8 @@ from typing import Any, Literal, get_args
 from compaction.settings import CompactionSettings
 from compaction.tokens import TokenEstimator
 from harness.tools.text import MAX_RESULT_CHARACTERS
+from storage.errors import SettingsError
+from storage.setting_checks import SettingChecks, check_whole
 
 _LARGEST_RESERVE = 4_096
 _REPLY_LIMITS = ("max_tokens", "max_completion_tokens")
@@ -21,7 +23,10 @@ QueueMode = Literal["one-at-a-time", "all"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """The limits of a harness. All have defaults that work; None means no limit, unless it says otherwise."""
+    """The limits of a harness. All have defaults that work; None means no limit, unless it says otherwise.
+
+    Raises ``SettingsError`` for a value that cannot be, naming the setting and what to give.
+    """
 
     max_steps: int = 50
     """Requests to the model in one turn. A turn that would go on after that ends as failed."""
@@ -35,10 +40,11 @@ class AgentSettings:
     follow_up_mode: QueueMode = "one-at-a-time"
     """How many follow-ups are delivered when the turn would stop."""
     max_chars: int | None = None
-    """The character budget of a request's messages."""
+    """The character budget of a request's messages. What does not fit is left out, oldest first; nothing is summarised."""
     max_tokens: int | None = None
     """The token budget of a request: system prompt, tools and messages. None: the model's window less the reserve, or
-    no limit where the window is not known."""
+    no limit where the window is not known. With a window, summaries are made within it (``compaction``); without one, what
+    does not fit is left out, oldest first."""
     reserve_tokens: int | None = None
     """What is left of the window for the reply. None: a quarter of the window, at most 4,096; or as many tokens as the
     request's options allow the reply (``max_tokens``), up to half of the window, since a provider counts both together."""
@@ -61,32 +67,33 @@ class AgentSettings:
     """What tools are told. None: the session's own."""
 
     def __post_init__(self) -> None:
-        for name in ("max_steps", "max_result_chars"):
-            limit = getattr(self, name)
-            if not _is_whole(limit) or limit < 1:
-                raise ValueError(f"{name} is {limit!r}; give a positive whole number")
-        for name in ("max_turn_tokens", "max_chars", "max_tokens"):
-            limit = getattr(self, name)
-            if limit is not None and (not _is_whole(limit) or limit < 1):
-                raise ValueError(f"{name} is {limit!r}; give a positive whole number, or None for no limit")
-        for name in ("max_turn_seconds", "tool_timeout"):
-            limit = getattr(self, name)
-            if limit is not None and not (_is_number(limit) and limit > 0):  # NaN is not, either
-                raise ValueError(f"{name} is {limit!r}; give a positive number, or None for no limit")
-        reserve = self.reserve_tokens
-        if reserve is not None and (not _is_whole(reserve) or reserve < 0):
-            raise ValueError(f"reserve_tokens is {reserve!r}; give 0 or more, or None for a quarter")
-        for name in ("steering_mode", "follow_up_mode"):
-            if getattr(self, name) not in get_args(QueueMode):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; give 'one-at-a-time' or 'all'")
+        checks = SettingChecks(self, SettingsError)
+        checks.whole("max_steps", "max_result_chars")
+        checks.whole("max_turn_tokens", "max_chars", "max_tokens", none="for no limit")
+        checks.whole("reserve_tokens", least=0, none="for a quarter of the window")
+        checks.number("max_turn_seconds", "tool_timeout", none="for no limit")
+        checks.choice("steering_mode", "follow_up_mode", among=get_args(QueueMode))
+        checks.kind("compaction", CompactionSettings, bool, expected="CompactionSettings, True or False")
+        checks.kind("estimator", TokenEstimator, expected="a TokenEstimator", none="for the usual one")
+        checks.kind("thinking_level", str, expected="a word such as 'high'", none="for the session's own")
+        level = self.thinking_level
+        checks.require(
+            level is None or bool(level.strip()), "thinking_level", "a word such as 'high'", "for the session's own"
+        )
+        checks.kind("options", Mapping, expected="a mapping of names to values")
+        checks.kind("working_directory", Path, expected="a Path", none="for the session's own")
 
     def check_window(self, context_window: int | None, *, model_id: str) -> None:
-        """Raise ``ValueError`` if a model with that window leaves no room for any request."""
-        budget = self.token_budget(context_window)
+        """Raise ``SettingsError`` if a model's window is no number of tokens, or leaves no room for any request."""
+        check_whole(f"the model {model_id!r:.100}", "context_window", context_window, none="where it is not known")
+        budget = self.token_budget(context_window or None)
         if budget is not None and budget < 1:
-            raise ValueError(
+            raise SettingsError(
                 f"{model_id!r} has a window of {context_window} tokens, and {self.reserve_tokens} are reserved for the "
-                "reply, so no request fits; lower reserve_tokens"
+                "reply, so no request fits; lower reserve_tokens",
+                setting="reserve_tokens",
+                value=self.reserve_tokens,
+                expected=f"less than {context_window}",
             )
 
     def token_budget(self, context_window: int | None, options: Mapping[str, Any] | None = None) -> int | None:
@@ -103,11 +110,3 @@ class AgentSettings:
         longest = max((limit for limit in asked if isinstance(limit, int)), default=0)
         usual = min(_LARGEST_RESERVE, context_window // 4)
         return max(usual, min(longest, context_window // 2))
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

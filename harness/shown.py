@@ -55,8 +55,10 @@ async def shown_runs(path: EntryPath, entry_ids: Sequence[str | None], ids: Path
         return []
     runs = [[positions[0], positions[0]]]
     for count, (before, position) in enumerate(pairwise(positions)):
-        if any(path.entry_type(between) in _SHOWN_TYPES for between in range(before + 1, position)):
-            runs.append([position, position])
+        for between in range(before + 1, position):
+            if path.entry_type(between) in _SHOWN_TYPES:
+                runs.append([position, position])
+                break
         else:
             runs[-1][1] = position
         if count % _BREATH == _BREATH - 1:

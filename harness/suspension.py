@@ -1,12 +1,25 @@
-"""A turn that waits for a person: found at the leaf, in this process or a new one, and taken up again or closed."""
+"""A turn that waits for a person: found at the leaf, in this process or a new one, and taken up again or closed.
+
+What an app says meanwhile does not leave it behind, a user's message no more than a note: the question is still open,
+and whoever answers it goes on with all that was said. What does is another branch, a compaction, and a reply that
+somebody else gave in the model's place: then ``resume`` says so, and where the turn waits.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from harness.message_queue import append_in_time
-from harness.recovery import interrupted_result, open_calls, open_turn
+from harness.recovery import (
+    MAY_FOLLOW,
+    OF_A_TURN,
+    interrupted_result,
+    is_of_a_running_turn,
+    open_calls,
+    open_turn,
+)
 from harness.session import Session
 from harness.turn_record import CallState
 from storage.entries import (
@@ -15,11 +28,16 @@ from storage.entries import (
     Entry,
     MessageEntry,
     TurnEndEntry,
+    TurnStartEntry,
 )
 from storage.entry_log import EntryLog
+from storage.entry_path import EntryPath
 from storage.errors import PendingCallError, SessionError
 from storage.index import NONE
 from storage.messages import AssistantMessage, ToolCall, UserMessage
+
+_MAY_FOLLOW_A_QUESTION: Final = frozenset({"custom_message"})
+"""What an app says meanwhile, besides what may follow any open turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +94,17 @@ async def suspended_turn(log: EntryLog) -> SuspendedTurn | None:
     if index.state(leaf).turn == NONE:
         return None  # nearly always
     path = await log.path()
-    # While a person is asked an app may well say something: that alone does not leave the turn behind.
     start, turn = open_turn(
         path,
         has_ended=lambda entry_id: index.ids[entry_id] in index.ended_turns,
-        may_follow=frozenset({"custom_message"}),
+        may_follow=_MAY_FOLLOW_A_QUESTION,
+        went_on=_somebody_answered,
     )
     questions = _questions(turn)
     replies = [
         (entry, entry.message)
         for entry in turn
-        if isinstance(entry, MessageEntry) and isinstance(entry.message, AssistantMessage)
+        if isinstance(entry, MessageEntry) and isinstance(entry.message, AssistantMessage) and entry.request is not None
     ]
     if start is None or not questions or not replies:
         return None
@@ -106,6 +124,15 @@ async def suspended_turn(log: EntryLog) -> SuspendedTurn | None:
     return SuspendedTurn(start.turn, turn, reply, calls)
 
 
+async def open_questions(log: EntryLog) -> list[ApprovalRequestedEntry]:
+    """The questions of the turn that is suspended at the leaf which nobody has answered, in call order."""
+    turn = await suspended_turn(log)
+    if turn is None:
+        return []
+    asked = {entry.id: entry for entry in turn.entries if isinstance(entry, ApprovalRequestedEntry)}
+    return [asked[state.question_id] for state in turn.calls if state.is_waiting]
+
+
 async def beginning(log: EntryLog, message: UserMessage | None, *, can_ask: bool) -> UserMessage | SuspendedTurn:
     """What a turn begins with: the message, where nothing waits, or without one the turn that waits.
 
@@ -118,7 +145,9 @@ async def beginning(log: EntryLog, message: UserMessage | None, *, can_ask: bool
             raise turn.error()
         return message
     if turn is None:
-        raise SessionError("there is no turn to resume at the leaf: none waits for a person there; prompt begins one")
+        raise _left_behind(await log.path()) or SessionError(
+            "there is no turn to resume at the leaf: none waits for a person there; prompt begins one"
+        )
     if turn.waiting and not can_ask:
         raise PendingCallError(
             f"{turn.error().message}; to resume it, make the harness with approve=…, which asks somebody",
@@ -142,6 +171,46 @@ async def next_turn_number(log: EntryLog, begins_with: UserMessage | SuspendedTu
     await log.settled()
     leaf_id = log.leaf_id
     return 1 if leaf_id is None else log.index.state(log.index.seq_of(leaf_id)).turns + 1
+
+
+def _somebody_answered(turn: Sequence[Entry]) -> bool:
+    """Whether a reply was given in the model's place since the turn stopped, or one arrived from another branch."""
+    answered = False
+    for entry in turn:
+        role = entry.message.role if isinstance(entry, MessageEntry) else ""
+        if is_of_a_running_turn(entry) or role == "toolResult":
+            answered = False  # what came before was said while the turn ran
+        elif role == "assistant":
+            answered = True
+    return answered or any(entry.type == "branch_summary" for entry in turn)
+
+
+def _left_behind(path: EntryPath) -> SessionError | None:
+    """Where the last turn asked a question and somebody went on without its answer: what to say to who would resume it."""
+    start = next((at for at in range(len(path) - 1, -1, -1) if path.entry_type(at) == "turn_start"), len(path))
+    entries = [path.entry(position) for position in range(start, len(path))]
+    questions = _questions(entries)
+    if not questions or not isinstance(entries[0], TurnStartEntry):
+        return None
+    asked = max(entries.index(question) for question in questions.values())
+    went_on = next((entry for entry in entries[asked:] if _goes_on_otherwise(entry)), None)
+    if went_on is None:
+        return None  # the turn has ended on another branch
+    named = ", ".join(f"{question.name} ({question.call_id})" for question in questions.values())
+    return SessionError(
+        f"turn {entries[0].turn} waits for a person's decision on {named}, but somebody went on without it (with an entry "
+        f"of the type {went_on.type}); move_to({went_on.parent_id!r}) goes back to where it waits, and resume goes on there",
+        entry_id=went_on.parent_id,
+        turn=entries[0].turn,
+        call_ids=[*questions],
+    )
+
+
+def _goes_on_otherwise(entry: Entry) -> bool:
+    """Whether nothing waits any more where such an entry follows the question."""
+    if isinstance(entry, MessageEntry):
+        return entry.message.role == "assistant" and entry.request is None
+    return entry.type not in OF_A_TURN | MAY_FOLLOW | _MAY_FOLLOW_A_QUESTION
 
 
 def _questions(turn: Sequence[Entry]) -> dict[str, ApprovalRequestedEntry]:

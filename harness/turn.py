@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 
+from compaction.kept_units import KeptUnits
 from harness.approvals import Approve
 from harness.calls import CallRunner, Emit
 from harness.choices import Choices
@@ -25,7 +26,7 @@ from harness.events import (
 from harness.hook_chain import TurnHooks
 from harness.message_queue import MessageQueue, QueuedMessage
 from harness.models.events import ReplyFinished, TextDelta
-from harness.models.protocol import ChatModel, KeepsConnections, ModelRequest
+from harness.models.protocol import ChatModel, KeepsConnections
 from harness.progress import ProgressLine
 from harness.replies import fit_for_record
 from harness.requests import NextRequest, RequestMaker
@@ -37,6 +38,7 @@ from harness.turn_record import CallState, TurnRecord
 from storage.entries import MessageEntry, ModelChangeEntry, TurnStartEntry
 from storage.errors import BranchlineError, BudgetError, CompactionError, ContextOverflowError, ModelError
 from storage.messages import AssistantMessage, UserMessage
+from storage.pending_write import PendingWrite
 
 FAILED_STOPS = frozenset({"error", "aborted"})
 
@@ -74,6 +76,8 @@ class Turn:
         self._queue = queue
         self._settings = settings
         self._limits = TurnLimits(settings)
+        self._kept = KeptUnits()
+        """What the requests are made of."""
         self._connections = AsyncExitStack()
         self._held: list[ChatModel] = []
         self._emit = emit
@@ -199,7 +203,7 @@ class Turn:
 
     async def _next_request(self) -> NextRequest:
         self._hooks.check()
-        asked = await self._requests.make(self._record, self._emit, self._hooks, self._limits.spend)
+        asked = await self._requests.make(self._record, self._emit, self._hooks, self._limits.spend, self._kept)
         tools = self._choices.tools
         self._model = asked.model
         await self._hold(asked.model)
@@ -209,19 +213,58 @@ class Turn:
 
     async def _hold(self, model: ChatModel) -> None:
         """Keep the model's connections to the end of the turn."""
-        if isinstance(model, KeepsConnections) and not any(model is held for held in self._held):
-            self._held.append(model)
+        if any(model is held for held in self._held):
+            return
+        self._held.append(model)
+        if isinstance(model, KeepsConnections):
             await self._connections.enter_async_context(model.connected())
 
     async def _reply_to(self, asked: NextRequest) -> AssistantMessage:
+        self._record.calls = []
+        reply, write = await self._ask(asked)
+        await self._emit(MessageFinished(reply, await write))
+        return reply
+
+    async def _ask(self, asked: NextRequest) -> tuple[AssistantMessage, PendingWrite]:
+        """The model's reply, handed to the log; its pieces are handed on as they come.
+
+        The disk is at work while the model's connection is made ready for the next request.
+        """
+        model = self._model
+        reply: AssistantMessage | None = None
+        failure: Exception | None = None
+        write: PendingWrite | None = None
+        try:
+            async with model.stream(asked.request) as events:
+                async for event in events:
+                    if isinstance(event, ReplyFinished):
+                        reply = fit_for_record(event.message, provider=model.provider, model_id=model.model_id)
+                        try:
+                            write = await self._take(reply, asked)
+                        except Exception as error:  # noqa: BLE001 - raised below: it is not the model's
+                            failure = error
+                        break
+                    if isinstance(event, TextDelta):
+                        self._record.heard.append(event.text)
+                    await self._emit(event)
+        except Exception as error:
+            if isinstance(error, ModelError) and reply is None:
+                raise
+            raise ModelError(f"the model {model.model_id!r} failed with a {type(error).__name__}") from error
+        if failure is not None:
+            raise failure
+        if reply is None or write is None:
+            raise ModelError(f"the stream of the model {model.model_id!r} ended without a reply")
+        return reply, write
+
+    async def _take(self, reply: AssistantMessage, asked: NextRequest) -> PendingWrite:
+        """Have the reply written, and with it what follows from it at once."""
         record = self._record
-        record.calls = []
-        reply = await self._ask(asked.request)
         log = record.session.log
         if not log.is_settled or log.leaf_id != asked.leaf_id:
             asked.facts.leaf_id = asked.leaf_id  # others append: the reply will not hang from what it was shown
         entry = MessageEntry(message=reply, request=asked.facts)
-        record.reply = await record.put(entry)
+        write = record.reply = await record.put(entry)
         record.heard.clear()
         record.calls = [CallState(call, entry.id) for call in reply.tool_calls]
         self._limits.count(reply)
@@ -230,8 +273,8 @@ class Turn:
             await record.put(chosen)
         if record.calls and chosen is None and reply.stop_reason not in FAILED_STOPS:
             await self._calls.note_starts(reply)
-        await self._emit(MessageFinished(reply, await record.reply))
-        return reply
+        write.begin()
+        return write
 
     def _chosen_meanwhile(self) -> ModelChangeEntry | None:
         """To be recorded again behind the reply of the model before it, which else would count as the newest word."""
@@ -239,23 +282,6 @@ class Turn:
         if (asked.provider, asked.model_id) == (chosen.provider, chosen.model_id):
             return None
         return ModelChangeEntry(provider=chosen.provider, model_id=chosen.model_id)
-
-    async def _ask(self, request: ModelRequest) -> AssistantMessage:
-        """The model's reply, fit for the record; its pieces are handed on as they come."""
-        model = self._model
-        try:
-            async with model.stream(request) as events:
-                async for event in events:
-                    if isinstance(event, ReplyFinished):
-                        return fit_for_record(event.message, provider=model.provider, model_id=model.model_id)
-                    if isinstance(event, TextDelta):
-                        self._record.heard.append(event.text)
-                    await self._emit(event)
-        except ModelError:
-            raise
-        except Exception as error:
-            raise ModelError(f"the model {model.model_id!r} failed with a {type(error).__name__}") from error
-        raise ModelError(f"the stream of the model {model.model_id!r} ended without a reply")
 
     async def _end_early(self, error: BaseException) -> None:
         reason: TurnReason = "failed" if isinstance(error, Exception) else "cancelled"

@@ -100,10 +100,12 @@ class TurnRecord:
         """Whether the reply that ``calls`` belong to is on record (or will be, once the log is drained)."""
         return _holds(self.reply) or (self.reply is None and self.is_resumed)
 
-    async def put(self, entry: Entry) -> PendingWrite:
-        """Hand an entry to the log. At once, unless too much is waiting: then after that was written."""
+    async def put(self, entry: Entry | ToolResultMessage) -> PendingWrite:
+        """Hand an entry, or a result, to the log. At once, unless too much is waiting: then after that was written."""
         while True:
             try:
+                if isinstance(entry, ToolResultMessage):
+                    return self.turn.append_message(entry)
                 return self.turn.append_entry(entry)
             except QueueFullError:
                 await self.session.flush()
@@ -115,7 +117,7 @@ class TurnRecord:
     async def write_result(self, state: CallState, result: ToolResultMessage) -> str:
         """Record the one result of a call."""
         state.result = result
-        state.recorded = await self.put(MessageEntry(message=result))
+        state.recorded = await self.put(result)
         return await state.recorded
 
     async def resolve(self, state: CallState, decision: str, reason: str | None = None) -> PendingWrite:
@@ -163,7 +165,7 @@ class TurnRecord:
                 await self.resolve(state, "cancelled")
             if not _holds(state.recorded):
                 result = state.result or interrupted_result(state.call, begun=state.begun)
-                state.recorded = await self.put(MessageEntry(message=result))
+                state.recorded = await self.put(result)
         return await self.end(reason, **({} if why is None else {"error": why}))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from harness.cli.application import main
+try:
+    from harness.cli.application import main
+except KeyboardInterrupt:
+    raise SystemExit(130) from None  # Ctrl-C while it starts; nothing was begun
 
 __all__ = ["main"]

@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from harness.cli.changing_commands import compact, delete, export, fork, import_, label, migrate, name, repair
-from harness.cli.failures import DONE, FAILED, WRONG_COMMAND, CommandLineError, message
+from harness.cli.failures import DONE, FAILED, INTERRUPTED, WRONG_COMMAND, CommandLineError, message
 from harness.cli.looking_commands import context, follow, sessions, show, tree, verify
 from harness.cli.options import (
     BaseUrlOption,
@@ -191,14 +191,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     ``arguments`` are those after the command's name; by default the process's own.
     """
-    prepare_streams()
-    app.rich_markup_mode = "rich" if sys.stdout.isatty() else None
-    command = typer.main.get_command(app)
     try:
+        prepare_streams()
+        app.rich_markup_mode = "rich" if sys.stdout.isatty() else None
+        command = typer.main.get_command(app)
         code = command.main(args=arguments, prog_name="branchline", standalone_mode=False)
         sys.stdout.flush()
     except _UsageError as error:
         return _usage(error)
+    except (KeyboardInterrupt, typer.Abort):  # before the command has begun, or after its end
+        return INTERRUPTED
     except SystemExit as leaving:  # what typer makes of a pipe that closed while it printed help
         forget_stream(1)
         return leaving.code if isinstance(leaving.code, int) else FAILED

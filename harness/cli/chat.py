@@ -85,7 +85,7 @@ def run_chat(screen: Screen, options: ChatOptions) -> int:
             raise
         finally:
             if conversation.began and conversation.place is not None:
-                hint = command_for("chat", conversation.place, root=options.root)
+                hint = command_for("chat", conversation.place, *conversation.said_again, root=options.root)
                 screen.note(f"session {conversation.place.name}; go on with: {hint}")
     return DONE
 
@@ -190,7 +190,8 @@ class _Chat:
         missing = [name for name in waiting if name not in self._conversation.tool_names]
         if missing:
             place = self._conversation.place
-            ways = [command_for("chat", place, "--write", root=self._root)] if place is not None else []
+            words = ("--write", *self._conversation.said_again)
+            ways = [command_for("chat", place, *words, root=self._root)] if place is not None else []
             raise CommandLineError(
                 f"the last turn waits for your approval of {names}, which is not offered now; go on with --write to be "
                 "asked, or with --at ENTRY from somewhere else",

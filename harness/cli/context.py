@@ -63,7 +63,7 @@ async def context_facts(
         session=session.id,
         leaf=leaf_id,
         model=_model_of(context),
-        thinking_level=context.thinking_level,
+        thinking_level=context.thinking_level if any(entry.type == "thinking_level_change" for entry in path) else None,
         tools=context.active_tools if context.active_tools is not None else _offered(path),
         system_prompt=preview(context.system_prompt, 4 * TEXT_LENGTH) if context.system_prompt else None,
         shown=[*_shown(context)],

@@ -63,6 +63,7 @@ class Conversation:
         self._approved_tools: set[str] = set()
         self._tell: Tell = lambda _: None
         self._scope: anyio.CancelScope | None = None
+        self._recorded: ModelChoice | None = None
         self.asked_from: str | None = None
         """The leaf that the last prompt was asked from; ``None`` at the beginning of a session."""
         self.place = settings.place
@@ -94,6 +95,13 @@ class Conversation:
     def began(self) -> bool:
         """Whether there is a session, and something was done in it."""
         return self.used and self.place is not None
+
+    @property
+    def said_again(self) -> list[str]:
+        """The options that going on with the session needs once more, also after it was closed."""
+        recorded = self._recorded if self._session is None else recorded_model(self._session)
+        is_recorded = recorded is not None and f"{recorded.provider}/{recorded.model_id}" == self.model_name
+        return self.settings.said_again(is_model_recorded=is_recorded)
 
     @property
     def thinking_level(self) -> str | None:
@@ -297,6 +305,8 @@ class Conversation:
             self._session, self._harness, self._session_stack = session, harness, stack.pop_all()
 
     async def _close_session(self) -> None:
+        if self._session is not None:
+            self._recorded = recorded_model(self._session)
         self._harness = None
         stack, self._session_stack = self._session_stack, AsyncExitStack()
         await stack.aclose()

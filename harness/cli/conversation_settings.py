@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from compaction.settings import CompactionSettings
+from harness.cli.model_choice import URL_VARIABLE
+from harness.cli.options import MODEL_VARIABLE
 from harness.cli.places import Place, Shelf
 from harness.cli.plain_text import given_text
 from harness.settings import AgentSettings
@@ -18,6 +22,8 @@ WITH_WRITING: Final = (
     " You can also change these files and run commands in that folder; a person is shown each change and each command "
     "before it happens, and may say no."
 )
+
+_SECRET_IN_QUERY: Final = re.compile(r"(?i)(?<=[?&])([^=&#]*(?:key|token|secret|password|sig)[^=&#]*=)[^&#]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +83,22 @@ class ConversationSettings:
         with_tools = WITH_TOOLS.format(cwd=self.folder) if self.tools else ""
         return SYSTEM_PROMPT + with_tools + (WITH_WRITING if self.tools and self.write else "")
 
+    def said_again(self, *, is_model_recorded: bool) -> list[str]:
+        """The options that the next ``chat`` needs once more: where the model is, and where the tools work.
+
+        The record keeps neither an address nor a file, and a model's name only once it was recorded.
+        """
+        words: list[str] = []
+        if self.model is not None and not is_model_recorded and self.model != os.environ.get(MODEL_VARIABLE):
+            words += ["--model", self.model]
+        if self.base_url is not None and self.base_url != os.environ.get(URL_VARIABLE):
+            words += ["--base-url", _SECRET_IN_QUERY.sub(r"\1", self.base_url)]
+        if self.model_file is not None:
+            words += ["--model-file", str(self.model_file)]
+        if self.tools and not _is_current_folder(self.cwd):
+            words += ["--cwd", str(self.cwd)]
+        return words
+
     def agent_settings(self, thinking_level: str | None) -> AgentSettings:
         """The limits of the harness."""
         window, max_tokens = self.context_window, self.max_tokens
@@ -91,3 +113,10 @@ class ConversationSettings:
             working_directory=self.cwd,
             thinking_level=thinking_level,
         )
+
+
+def _is_current_folder(folder: Path) -> bool:
+    try:
+        return folder == Path.cwd().resolve()
+    except FileNotFoundError:  # it is gone
+        return False

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from harness.cli.entry_lines import word_for
 from harness.cli.screen import Line, Span
+
+UNSET_THINKING: Final = "as the model does by itself"
+"""What is said of the thinking level where nobody set one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,8 @@ class ContextFacts:
     session: str
     leaf: str | None
     model: str | None
-    thinking_level: str
+    thinking_level: str | None
+    """What the record says; ``None`` where it says nothing."""
     tools: Sequence[str] | None
     system_prompt: str | None
     shown: Sequence[ShownMessage]
@@ -56,7 +61,7 @@ def draw_context(facts: ContextFacts, *, short: Callable[[str], str] = str) -> I
         Span("model ", "dim"),
         Span(facts.model or "none yet"),
         Span(", thinking ", "dim"),
-        Span(facts.thinking_level),
+        Span(facts.thinking_level or UNSET_THINKING),
         Span(", tools ", "dim"),
         Span(", ".join(facts.tools) if facts.tools else "none"),
     ]

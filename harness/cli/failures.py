@@ -105,7 +105,8 @@ def message(error: BaseException) -> str:
     if isinstance(error, BranchlineError):
         text = reason(error)
         advice = _ADVICE.get(error.code)
-        return text if advice is None or "branchline" in text else f"{text.rstrip('.')}; {one_line(advice)}"
+        has_advice = "branchline" in text or ".recover" in text
+        return text if advice is None or has_advice else f"{text.rstrip('.')}; {one_line(advice)}"
     if isinstance(error, OSError):
         why = error.strerror or str(error) or type(error).__name__
         return one_line(f"{error.filename}: {why}" if error.filename is not None else why)

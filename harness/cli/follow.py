@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import anyio
 
@@ -21,6 +21,7 @@ from storage.entries import Entry, LeafEntry, MessageEntry
 from storage.errors import SessionError, SessionNotFoundError, StaleSessionError
 from storage.event_loops import run_in_worker
 from storage.messages import AssistantMessage, UserMessage
+from storage.protocols import Watchable
 
 SECONDS_BETWEEN_LOOKS: Final = 0.1
 """Where nobody tells us of a change, a session is looked at so often."""
@@ -30,15 +31,6 @@ SECONDS_TO_WAIT: Final = 0.5
 
 _LONGEST_PLACE: Final = 7
 _RESULT_LENGTH: Final = 200
-
-
-@runtime_checkable
-class TellsOfChanges(Protocol):
-    """**Protocol:** a storage that can wait for its session to change."""
-
-    def wait_for_change(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds for something to read. May come back early for nothing. Blocking."""
-        ...
 
 
 def run_follow(screen: Screen, given: str, *, after: str | None, everything: bool, root: str | None) -> int:
@@ -128,7 +120,7 @@ def _text(entry: Entry) -> str:
 async def _wait(session: Session) -> None:
     """Until there may be more."""
     storage = session.storage
-    if isinstance(storage, TellsOfChanges):
+    if isinstance(storage, Watchable):
         await run_in_worker(partial(storage.wait_for_change, SECONDS_TO_WAIT))
     else:
         await anyio.sleep(SECONDS_BETWEEN_LOOKS)

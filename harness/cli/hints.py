@@ -21,7 +21,7 @@ def command_for(command: str, place: Place, *words: str, root: str | None) -> st
     in_file = place.section is None and command == "chat"
     line = ["branchline", command, *(["--file"] if in_file else ["--session"] if command == "chat" else []), session]
     if place.section is not None and root is not None and root != os.environ.get(ROOT_VARIABLE):
-        words = (*words, "--root", without_password(root))
+        line += ["--root", without_password(root)]
     return neutral_line(shlex.join([*line, *words]))
 
 

@@ -48,6 +48,8 @@ class LiveTurns:
         self._keyboard = keyboard() if steering and prompts is not None and prompts.can_steer else None
         self._thinking = thinking
         self._steered = False
+        self._handed_on: tuple[str, Future[bool]] | None = None
+        """A typed line that the turn is being told."""
         self.too_late: list[str] = []
         """What was typed into a turn that was over by then, and commands: they come next."""
         self.taken_back: list[str] = []
@@ -106,11 +108,34 @@ class LiveTurns:
             return False
         if not text.strip():
             return True
-        if is_command(text) or running.done() or not self._portal.call(self._conversation.steer, as_prompt(text)):
+        if is_command(text) or running.done():
             self.too_late.append(text)
         else:
-            self._steered = True
+            taken: Future[bool] = Future()
+            self._handed_on = text, taken
+            self._portal.start_task_soon(self._hand_on, text, taken)
+            wait([taken])
+            self._settle_handed_on()
         return True
+
+    async def _hand_on(self, text: str, taken: Future[bool]) -> None:
+        if not taken.set_running_or_notify_cancel():
+            return
+        try:
+            taken.set_result(await self._conversation.steer(as_prompt(text)))
+        except BaseException as error:
+            taken.set_exception(error)
+            raise
+
+    def _settle_handed_on(self) -> None:
+        """Whether the turn took the line: told by what came of it, also where Ctrl-C came before that was known."""
+        if self._handed_on is not None:
+            text, taken = self._handed_on
+            if taken.cancel() or not taken.result():
+                self.too_late.append(text)
+            else:
+                self._steered = True
+            self._handed_on = None
 
     def _decide(self, question: ApprovalQuestion) -> None:
         prompts = self._prompts
@@ -123,6 +148,7 @@ class LiveTurns:
     def _stop(self, running: Future[None], screen: TurnScreen) -> None:
         try:
             screen.abandon()
+            self._settle_handed_on()
             stopping = self._portal.start_task_soon(self._conversation.stop)
             both: list[Future[Any]] = [running, stopping]
             if wait(both, timeout=_PATIENCE_SECONDS).not_done:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import anyio
@@ -14,9 +16,12 @@ from harness.cli.places import ENTRY_FILE, Place, Section, Shelf, is_sqlite_file
 from harness.cli.progress import Progress
 from harness.cli.reading import told
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import find_session, summaries_on
+from harness.cli.shelf import find_session
+from storage.event_loops import run_in_worker
 from storage.identifiers import is_safe_name
-from storage.migrate import SessionMigration, migrate_all
+from storage.migrate import SessionMigration, all_sessions, migrate_each, parents_first
+from storage.repository import SessionSummary
+from storage.session_streams import LooksAhead
 
 _WORDS: Final = {"migrated": "migrated", "finished": "finished", "already_there": "already there"}
 
@@ -43,58 +48,55 @@ class Moved:
 def run_migrate(screen: Screen, source: str, target: str, given: Sequence[str], *, entry_files: bool) -> int:
     """Migrate the sessions that ``given`` names, or all, from the place ``source`` into the place ``target``."""
     shelf = _source(source)
-    section = _target_section(kind_of_place(target), entry_files=entry_files)
-    if any(each.where("x") == section.where("x") for each in shelf.sections):
-        raise CommandLineError(f"{shelf.shown} is both where from and where to: give another place")
+    goal = kind_of_place(target)
+    section = _target_section(goal, entry_files=entry_files)
     chosen = {(place.section, place.name) for place in (find_session(name, shelf) for name in given)}
-    moved = _Moving(screen, section)
-    total = len(chosen) if given else anyio.run(_count, shelf)
-    if not total:
+    with Progress(screen, f"looking at {shelf.shown}"):
+        order = anyio.run(_in_order, shelf, goal, chosen if given else None)
+    if not order:
         screen.note(f"there are no sessions in {shelf.shown}")
+    total = len(order)
+    moved = _Moving(screen, order, section)
     with Progress(screen, "migrating", total if total > 1 else None) as moved.progress:
-        for each in shelf.sections:
-            names = [name for place, name in chosen if place is each] if given else None
-            if names != []:
-                moved.from_section = each
-                anyio.run(_migrate, each, section, names, moved)
-    if len(moved.done) > 1 and not screen.as_json:
-        screen.note(
-            f"{len(moved.done) - len(moved.failed):,} of {len(moved.done):,} sessions are in the target, and were compared"
-        )
-    if not moved.failed:
+        sessions = [(place.section.repository, place.name) for place in order if place.section is not None]
+        anyio.run(partial(migrate_each, sessions, section.repository, each=moved.take))
+    failed = [each for each in moved.done if each.problem is not None]
+    if total > 1 and not screen.as_json:
+        screen.note(f"{total - len(failed):,} of {total:,} sessions are in the target, and were compared")
+    if not failed:
         return DONE
-    others = f"; {len(moved.failed)} of {len(moved.done)} sessions were not migrated" if len(moved.done) > 1 else ""
-    screen.fail(f"{moved.failed[0].problem}{others}")
+    others = f"; {len(failed):,} of {total:,} sessions were not migrated" if total > 1 else ""
+    untried = f", {moved.untried:,} of them not tried, as the target had failed so often" if moved.untried else ""
+    screen.fail(f"{failed[0].problem}{others}{untried}")
     return FAILED
 
 
 class _Moving:
     """Tells of each session as it is done, and keeps what became of it."""
 
-    def __init__(self, screen: Screen, target: Section) -> None:
+    def __init__(self, screen: Screen, order: Iterable[Place], target: Section) -> None:
         self.done: list[Moved] = []
-        self.from_section: Section | None = None
+        self.untried = 0
+        """How many were not even tried."""
         self.progress = Progress(screen, "migrating")
+        self._waiting = deque(order)
         self._screen = screen
         self._target = target
 
-    @property
-    def failed(self) -> list[Moved]:
-        """Those that were not migrated."""
-        return [moved for moved in self.done if moved.problem is not None]
-
     def take(self, result: SessionMigration) -> None:
-        """One is done."""
-        moved = self._facts(result)
+        """The next one is done."""
+        moved = self._facts(result, self._waiting.popleft())
         self.done.append(moved)
+        self.untried += not result.tried
         self.progress.advance()
-        with self.progress.aside():
-            self._show(moved)
+        if result.tried or self._screen.as_json:
+            with self.progress.aside():
+                self._show(moved)
 
-    def _facts(self, result: SessionMigration) -> Moved:
+    def _facts(self, result: SessionMigration, place: Place) -> Moved:
         name = result.session_id
         is_id = is_safe_name(name)
-        source = Place(name, self.from_section).where if is_id else name
+        source = place.where if is_id else name
         target = Place(name, self._target).where if is_id else name
         done = result.migrated
         if done is None:
@@ -136,12 +138,25 @@ def _entries(count: int) -> str:
     return "1 entry" if count == 1 else f"{count:,} entries"
 
 
-async def _migrate(source: Section, target: Section, names: Sequence[str] | None, moved: _Moving) -> None:
-    await migrate_all(source.repository, target.repository, names, each=moved.take)
+async def _in_order(
+    source: Shelf, target: Shelf, chosen: Collection[tuple[Section | None, str]] | None
+) -> Sequence[Place]:
+    """The sessions to migrate, all if ``chosen`` is ``None``, of every kind there is: a fork after its parent."""
+    here, there = [await run_in_worker(partial(_identity, shelf.new)) for shelf in (source, target)]
+    if here is not None and here == there:
+        raise CommandLineError(f"{source.shown} is both where from and where to: give another place")
+    places: dict[str, list[Place]] = {}
+    summaries: list[SessionSummary] = []
+    for section in source.sections:
+        for summary in await all_sessions(section.repository):
+            if chosen is None or (section, summary.id) in chosen:
+                places.setdefault(summary.id, []).append(Place(summary.id, section))
+                summaries.append(summary)
+    return [place for session_id in parents_first(summaries) for place in places[session_id]]
 
 
-async def _count(shelf: Shelf) -> int:
-    return len([each async for each in summaries_on(shelf)])
+def _identity(section: Section) -> object:
+    return section.repository.identity() if isinstance(section.repository, LooksAhead) else None
 
 
 def _source(given: str) -> Shelf:

@@ -9,6 +9,8 @@ import typer
 
 from harness.cli.places import ROOT_VARIABLE
 
+MODEL_VARIABLE = "BRANCHLINE_MODEL"
+
 RootOption = Annotated[
     str | None,
     typer.Option(
@@ -33,7 +35,7 @@ ModelOption = Annotated[
         "--model",
         "-m",
         metavar="NAME",
-        envvar="BRANCHLINE_MODEL",
+        envvar=MODEL_VARIABLE,
         help="The model; claude-NAME is Anthropic's, 'local' runs one here.",
     ),
 ]

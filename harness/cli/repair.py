@@ -20,8 +20,8 @@ from harness.cli.hints import command_for
 from harness.cli.json_facts import json_facts
 from harness.cli.places import Place, Section
 from harness.cli.progress import Progress
-from harness.cli.reading import open_to_read, open_to_write, storage_at, told
-from harness.cli.salvaging import Salvage, finished, salvage_bytes, salvage_lines
+from harness.cli.reading import all_entries, open_to_read, open_to_write, storage_at, told
+from harness.cli.salvaging import Salvage, finished, oddities, salvage_bytes, salvage_lines
 from harness.cli.screen import Screen, Span
 from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.cli.verify import HARMLESS
@@ -100,10 +100,11 @@ async def _examine(place: Place, repair: Repair) -> Salvage | None:
     try:
         async with open_to_read(place, on_corrupt="skip") as session:
             damage = [warning for warning in session.warnings if warning.code not in {*HARMLESS, _TAIL}]
-            if not damage:
+            odd = [] if damage else await _odd_entries(session)
+            if not damage and not odd:
                 await _plan(session, repair)
                 return None
-            problem = told(damage[0])
+            problem = told(damage[0]) if damage else odd[0]
             salvage = _salvage_open(session, damage) if file is None else None
     except DamagedSessionError as error:
         if file is None:
@@ -122,6 +123,17 @@ async def _examine(place: Place, repair: Repair) -> Salvage | None:
     )
     repair.lost = salvage.lost
     return salvage
+
+
+async def _odd_entries(session: Session) -> list[str]:
+    """What can be read, and cannot be what was recorded."""
+    found: list[str] = []
+    before: set[str] = set()
+    async for entry in all_entries(session):
+        if session.header.branchline is not None and entry.seq is not None:
+            found += [f"entry {entry.id}: {what}" for what in oddities(entry, before)]
+        before.add(entry.id)
+    return found
 
 
 def _salvage_open(session: Session, damage: Sequence[SessionWarning]) -> Salvage:

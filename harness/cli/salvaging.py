@@ -9,20 +9,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from harness.cli.plain_text import preview
 from storage.copying import with_seq
 from storage.decode import parse_entry, parse_record
-from storage.entries import CustomEntry, Entry, LeafEntry, UnknownEntry, UnknownMessageEntry
+from storage.entries import (
+    CompactionEntry,
+    CustomEntry,
+    Entry,
+    LeafEntry,
+    UnknownEntry,
+    UnknownMessageEntry,
+    iso_timestamp,
+)
 from storage.errors import DamagedSessionError
 from storage.header import SessionHeader, parse_header
 from storage.identifiers import new_id
 from storage.line_scan import is_blank
 from storage.protocols import Record
 from storage.strict_json import encode_model
+from storage.summaries import parse_time
 
 LOST_LINE = "branchline.lost_line"
 """The custom type of the entry that stands where a line was lost."""
@@ -100,6 +109,17 @@ def finished(salvage: Salvage, source: str) -> list[Record]:
     return [*salvage.records, _record(encode_model(entry), len(salvage.records))]
 
 
+def oddities(entry: Entry, before: Collection[str]) -> Iterator[str]:
+    """What an entry of ours never has, and what opening a session lets pass: pi's may have it."""
+    if "parent_id" not in entry.model_fields_set:
+        yield "it does not say what it hangs from (parentId)"
+    if parse_time(entry.timestamp) is None:
+        yield f"its time {preview(entry.timestamp, 40)!r} is none"
+    kept = entry.first_kept_entry_id if isinstance(entry, CompactionEntry) else None
+    if kept is not None and kept != entry.id and kept not in before:
+        yield f"it keeps what follows {preview(kept, 80)!r}, which is not before it"
+
+
 class _Salvager:
     """Goes through the lines in order and keeps a tree that is whole at every step."""
 
@@ -109,18 +129,19 @@ class _Salvager:
         self._whole: dict[str, bytes] = {}
         """The ids of whole lines, each with the first line of it."""
         self._leaf: str | None = None
+        self._is_foreign = False
 
     def take(self, lines: Sequence[Line]) -> None:
         read = [(line, self._read(line)) for line in lines]
         for line, found in read:
             if not isinstance(found, _Bad):
                 self._whole.setdefault(found.id, line.data)
-        foreign = self.salvage.header is not None and self.salvage.header.branchline is None
+        self._is_foreign = self.salvage.header is not None and self.salvage.header.branchline is None
         for place, (line, found) in enumerate(read):
             if isinstance(found, _Bad):
                 self._stand_in_for(found)
             else:
-                self._keep(line, found, is_fork=foreign and place == 0)
+                self._keep(line, found, is_fork=self._is_foreign and place == 0)
 
     def _read(self, line: Line) -> Entry | _Bad:
         try:
@@ -154,6 +175,8 @@ class _Salvager:
                 changes["parentId"] = None
             else:
                 changes["parentId"] = self._place_for(line, entry, parent)
+        if not self._is_foreign and entry.seq is not None:
+            changes |= self._completed(line, entry)
         if isinstance(entry, LeafEntry) and entry.target_id is not None and entry.target_id not in self._ids:
             changes["targetId"] = changes["parentId"] = self._leaf
             lost.append(
@@ -165,12 +188,30 @@ class _Salvager:
         self._add(_with_members(data, changes) if changes else data)
         self.salvage.kept += 1
 
+    def _completed(self, line: Line, entry: Entry) -> dict[str, Any]:
+        """What an entry of ours always says, where it is lost; see ``oddities``."""
+        changes: dict[str, Any] = {}
+        lost = self.salvage.lost
+        if "parent_id" not in entry.model_fields_set:
+            changes["parentId"] = self._leaf
+            lost.append(f"{line} ({entry.id}) does not say what it hangs from; now it {self._here()}")
+        if parse_time(entry.timestamp) is None:
+            changes["timestamp"] = iso_timestamp()
+            lost.append(f"{line} ({entry.id}) has lost its time; the present one is there")
+        kept = entry.first_kept_entry_id if isinstance(entry, CompactionEntry) else None
+        if kept is not None and kept != entry.id and kept not in self._ids:
+            changes["firstKeptEntryId"] = entry.id  # which means that nothing is kept
+            lost.append(f"{line} ({entry.id}) keeps what follows {kept}, which is not before it; it keeps nothing")
+        return changes
+
+    def _here(self) -> str:
+        return f"hangs from {self._leaf}" if self._leaf is not None else "is a beginning"
+
     def _place_for(self, line: Line, entry: Entry, parent: str) -> str | None:
         """What an entry hangs from whose parent is not before it."""
         if parent in self._whole:
             self.salvage.lost.append(
-                f"{line} ({entry.id}) hangs from {parent}, which comes only later; now it "
-                + (f"hangs from {self._leaf}" if self._leaf is not None else "is a beginning")
+                f"{line} ({entry.id}) hangs from {parent}, which comes only later; now it {self._here()}"
             )
             return self._leaf
         self.salvage.lost.append(

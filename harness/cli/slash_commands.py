@@ -6,13 +6,13 @@ They do what the commands of the same names do, on the session that is open, on 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from harness.cli.compacting import told as told_compacted
 from harness.cli.context import context_facts
 from harness.cli.conversation import Conversation
-from harness.cli.drawn_context import draw_context
+from harness.cli.drawn_context import UNSET_THINKING, draw_context
 from harness.cli.drawn_tree import ASCII, DRAWN
 from harness.cli.entry_ids import ShortIds
 from harness.cli.entry_lines import describe, is_spoken, kind_of, word_for
@@ -178,7 +178,7 @@ async def _fork(conversation: Conversation, rest: str, can_draw: bool) -> Answer
     return Answer(
         remarks=[
             f"{told_of(forked)}, and is the one that goes on here",
-            f"the other is as it was: {command_for('chat', place, root=settings.root)}",
+            f"the other is as it was: {command_for('chat', place, *conversation.said_again, root=settings.root)}",
         ]
     )
 
@@ -209,6 +209,8 @@ async def _context(conversation: Conversation, rest: str, can_draw: bool) -> Ans
         raise _usage("/context")
     session, settings = _session(conversation), conversation.settings
     facts, ids, warnings = await context_facts(session, session.leaf_id, settings.max_chars, settings.max_tokens)
+    # What was chosen here and not asked with yet is not on record.
+    facts = replace(facts, thinking_level=conversation.thinking_level)
     lines = [*draw_context(facts, short=ShortIds(ids))]
     return Answer(lines, remarks=[f"warning: {told(warning)}" for warning in warnings])
 
@@ -230,8 +232,7 @@ async def _thinking(conversation: Conversation, rest: str, can_draw: bool) -> An
         if rest not in LEVELS:
             raise CommandLineError(f"there is no thinking level {rest:.40}; give one of {', '.join(LEVELS)}")
         await conversation.change_thinking_level(rest)
-    level = conversation.thinking_level
-    return Answer(remarks=[f"thinking: {level}" if level else "thinking: as the model does by itself"])
+    return Answer(remarks=[f"thinking: {conversation.thinking_level or UNSET_THINKING}"])
 
 
 async def _tools(conversation: Conversation, rest: str, can_draw: bool) -> Answer:  # noqa: ARG001

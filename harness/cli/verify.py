@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,17 +14,24 @@ from harness.cli.json_facts import json_facts
 from harness.cli.places import Place, Shelf
 from harness.cli.progress import Progress
 from harness.cli.reading import all_entries, open_to_read, told
+from harness.cli.salvaging import oddities
 from harness.cli.screen import Screen, Span
-from harness.cli.shelf import find_session_or_file, places_on, shelf_at
+from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.session import Session
 from storage.blobs import blob_names_in
-from storage.errors import BranchlineError, BrokenPathError, SessionError
+from storage.entry_folder import ENTRIES
+from storage.errors import BranchlineError, BrokenPathError, DamagedSessionError, SessionError
 from storage.event_loops import run_in_worker
+from storage.identifiers import is_safe_name
+from storage.migrate import all_sessions
 from storage.protocols import BlobStore
 from storage.repository import ChecksWhole
 
 HARMLESS = frozenset({"root_with_parent", "seq_differs", "foreign_file"})
 """Codes of warnings about what is unusual but sound; every other one is a problem."""
+
+_OURS = b'{"seq":'
+"""How an entry file of ours begins."""
 
 CONTEXTS = 200
 """The contexts of at most so many branches are built, the newest; paths can be long, and branches many."""
@@ -62,10 +69,18 @@ class Report:
 def run_verify(screen: Screen, given: str | None, *, root: str | None) -> int:
     """Check the session that ``given`` names, or all; the exit code says whether all are sound."""
     shelf = shelf_at(root)
-    places = [find_session_or_file(given, shelf)] if given is not None else places_on(shelf)
-    if not places:
-        screen.note(f"there are no sessions in {shelf.shown}")
-    problems = anyio.run(_check_whole, screen, shelf) if given is None and places else []
+    problems: list[str] = []
+    if given is not None:
+        places = [find_session_or_file(given, shelf)]
+    else:
+        is_there = shelf.path is None or shelf.path.exists()
+        problems = anyio.run(_check_whole, screen, shelf) if is_there else []
+        try:
+            places = anyio.run(_all_places, shelf)
+        except DamagedSessionError as error:  # a database so damaged that it does not say what is in it
+            places, problems = [], problems or [_without_place(reason(error), shelf.shown)]
+        if not places and not problems:
+            screen.note(f"there are no sessions in {shelf.shown}")
     damaged: list[Report] = []
     with Progress(screen, "reading", len(places) if len(places) > 1 else None) as progress:
         for place in places:
@@ -88,14 +103,27 @@ def run_verify(screen: Screen, given: str | None, *, root: str | None) -> int:
     return FAILED
 
 
+async def _all_places(shelf: Shelf) -> list[Place]:
+    """Every session there is, by name; one whose name is no id by its path."""
+    places: list[Place] = []
+    for section in shelf.sections:
+        for summary in await all_sessions(section.repository):
+            by_id = is_safe_name(summary.id) or section.path is None
+            places.append(Place(summary.id, section) if by_id else Place(summary.place, given_path=Path(summary.place)))
+    return sorted(places, key=lambda place: place.name)
+
+
 async def _check_whole(screen: Screen, shelf: Shelf) -> list[str]:
     """What is wrong with a database as a whole; told here."""
     found: list[str] = []
     for section in shelf.sections:
         if not isinstance(section.repository, ChecksWhole):
             continue
-        with Progress(screen, "reading the database"):
-            problems = await section.repository.check()
+        try:
+            with Progress(screen, "reading the database"):
+                problems = await section.repository.check()
+        except DamagedSessionError as error:
+            problems = [_without_place(reason(error), shelf.shown)]
         found += problems
         if screen.as_json:
             screen.show_json({"place": shelf.shown, "ok": not problems, "problems": problems})
@@ -130,13 +158,22 @@ async def _check_session(session: Session, place: Place, report: Report) -> None
     if place.section is not None and session.id not in place.name:
         report.warnings.append(f"the header says {session.id!r}, the file is named {report.session!r}")
     tips: dict[str, None] = {}
+    ids: set[str] = set()
+    is_ours = session.header.branchline is not None
     async for entry in all_entries(session):
         report.entries += 1
+        if is_ours and entry.seq is not None:
+            report.problems += [f"entry {entry.id}: {what}" for what in oddities(entry, ids)]
+        ids.add(entry.id)
         if entry.type == "leaf":
             continue  # a place to go on from, no step of a branch
         if entry.parent_id is not None:
             tips.pop(entry.parent_id, None)
         tips[entry.id] = None
+    if place.is_folder and place.path is not None:
+        report.problems += await run_in_worker(
+            partial(_misnamed, place.path / ENTRIES, ids, "\n".join(report.problems))
+        )
     lines = [line for line in session.log.index.lines if line is not None]
     if not report.bytes:
         report.bytes = len(session.header.to_line()) + sum(map(len, lines)) + len(lines) + 1
@@ -154,6 +191,16 @@ async def _check_session(session: Session, place: Place, report: Report) -> None
         for warning in context.warnings:
             if told(warning) not in report.warnings:
                 report.warnings.append(told(warning))
+
+
+def _misnamed(folder: Path, ids: Collection[str], told_of: str) -> list[str]:
+    """Entry files of ours that hold another entry than their name says: to a reader they are no entries."""
+    others = [path for path in sorted(folder.glob("*.json")) if path.stem not in ids and path.name not in told_of]
+    return [
+        f"{path.name} looks like an entry of ours, and is not the one that its name says"
+        for path in others
+        if path.is_file() and path.read_bytes()[: len(_OURS)] == _OURS
+    ]
 
 
 async def _check_blobs(session: Session, lines: Sequence[bytes], report: Report) -> None:

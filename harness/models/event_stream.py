@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
+from math import inf
 from typing import Any, cast
 
 import anyio
@@ -117,18 +118,21 @@ class ChunkStream:
         self._response = response
         self._provider = provider
         self._redact = redact
-        self._is_whole = _media_type(response) in ("application/json", "text/html")
-        if not self._is_whole:
+        kind = response.headers.get("content-type", "")
+        self._is_whole = kind.partition(";")[0].strip().lower() in ("application/json", "text/html")
+        if not self._is_whole and kind != "text/event-stream":
             # It is an event stream, whatever it is called; and those are UTF-8, whatever they are said to be.
             response.headers["content-type"] = "text/event-stream"
         # An async client's response has nothing else.
         self._bytes = _CountedBytes(cast("httpx.AsyncByteStream", response.stream), provider)
+        self._is_read = False
+        """Whether it was read to its end, and nothing is left to let go of."""
         response.stream = self._bytes
         self._events = EventSource(response).aiter_sse()
 
     async def aclose(self) -> None:
         """Let go of the response's body."""
-        if not self._is_whole:
+        if not (self._is_whole or self._is_read):
             await abandon(self._events)
 
     async def drain(self, seconds: float) -> None:
@@ -136,6 +140,7 @@ class ChunkStream:
         with anyio.move_on_after(seconds):
             while await anext(self._events, None) is not None:
                 pass
+            self._is_read = True
 
     async def next(self, seconds: float, *, pinged: float | None = None) -> Mapping[str, Any] | None:
         """The next chunk, or None when there are no more. Waits at most so many seconds; comments do not count.
@@ -153,21 +158,32 @@ class ChunkStream:
             self.is_done = True
             text = await read_text(self._response, _LARGEST_REPLY, seconds)
             return self._chunk(text, is_error=False) if text.strip() else None
-        until = anyio.current_time() + (pinged or seconds)
-        while (event := await self._event(min(seconds, until - anyio.current_time()))) is not None:
-            if event.data.strip() == "[DONE]":
+        now = anyio.current_time()
+        until = now + (pinged or seconds)
+        while (event := await self._event(min(now + seconds, until))) is not None:
+            data = event.data.strip()
+            if data == "[DONE]":
                 self.is_done = True
                 return None
-            if event.data.strip():
+            if data:
                 chunk = self._chunk(event.data, is_error=event.event == "error")
                 if chunk.get("type") != "ping":
                     self.is_done = chunk.get("type") == "message_stop"
                     return chunk
+            now = anyio.current_time()
         return None
 
-    async def _event(self, seconds: float) -> ServerSentEvent | None:
-        with anyio.fail_after(seconds):
-            event = await anext(self._events, None)
+    async def _event(self, until: float) -> ServerSentEvent | None:
+        if until == inf:
+            return await self._next_event()
+        # Without the detour of ``fail_after``: this is done for each piece of an answer.
+        with anyio.CancelScope(deadline=until):
+            return await self._next_event()
+        raise TimeoutError
+
+    async def _next_event(self) -> ServerSentEvent | None:
+        event = await anext(self._events, None)
+        self._is_read = event is None
         self._bytes.event_ended()
         return event
 
@@ -185,7 +201,3 @@ class ChunkStream:
                 f"{self._provider} sent something that is no {self._chunk_name}: {shown!r}. {self._advice}"
             )
         return members
-
-
-def _media_type(response: httpx.Response) -> str:
-    return response.headers.get("content-type", "").partition(";")[0].strip().lower()

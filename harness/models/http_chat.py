@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from math import inf
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, Self
 
@@ -70,6 +71,8 @@ class _Answer:
     """What was told while it could still have been asked for again."""
     waited: float = 0.0
     """Seconds that were spent waiting for the server."""
+    is_told: bool = False
+    """Whether all of it was handed on."""
     changes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The options that were sent otherwise than the request has them."""
 
@@ -170,6 +173,11 @@ class HttpChatModel(ABC):
                     answer.changes = changes
                     events = await stack.enter_async_context(aclosing(self._events(answer)))
                     yield events
+                    if answer.is_told and answer.chunks.is_done and self._connections.are_kept:
+                        # What is left is the end, behind which the connection can be used again. Whoever has the reply
+                        # can do something with it before this is waited for.
+                        with suppress(httpx.HTTPError):  # the reply is whole; only the connection is lost
+                            await answer.chunks.drain(0.1)
                     return
             await anyio.sleep(delay)
 
@@ -229,7 +237,7 @@ class HttpChatModel(ABC):
                     )
                 )
                 answer = _Answer(chunks, self._new_reply())
-                while not answer.head and not answer.has_finished and (chunk := await chunks.next(seconds)) is not None:
+                while not answer.head and not answer.has_finished and (chunk := await chunks.next(inf)) is not None:
                     answer.head += answer.reply.add(chunk)
                 answer.waited = anyio.current_time() - begun
                 return answer
@@ -251,10 +259,7 @@ class HttpChatModel(ABC):
                     limit=LARGEST_REPLY,
                 )
         message = self._finished(answer)
-        if self._connections.are_kept and answer.chunks.is_done:
-            # Before the last event, behind which many a reader leaves.
-            with suppress(httpx.HTTPError):  # the reply is whole; only the connection is lost
-                await answer.chunks.drain(0.1)
+        answer.is_told = True
         yield ReplyFinished(message)
 
     async def _next(self, answer: _Answer) -> Mapping[str, Any] | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+
+from storage.errors import SettingsError
+from storage.setting_checks import SettingChecks
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait in each phase of a request, in seconds."""
+    """How long to wait in each phase of a request, in seconds. Raises ``SettingsError`` for what is no such time."""
 
     connect: float = 10.0
     """For a connection."""
@@ -26,18 +29,26 @@ class Timeouts:
     """For all of an answer together: a model that never stops has to stop. Only waiting counts, not what its reader does
     between two pieces; and each try has it anew."""
 
+    def __post_init__(self) -> None:
+        SettingChecks(self, SettingsError).number(*(each.name for each in fields(self)))
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """What is tried again: 429, 5xx, overload, and lost connections, as long as nothing has been said, thought or called.
 
     The wait doubles from ``first_delay`` seconds; a server's own ``Retry-After`` counts instead. Neither is ever longer
-    than ``longest_delay`` seconds.
+    than ``longest_delay`` seconds. Raises ``SettingsError`` for what is no such number.
     """
 
     retries: int = 4
     first_delay: float = 0.5
     longest_delay: float = 60.0
+
+    def __post_init__(self) -> None:
+        checks = SettingChecks(self, SettingsError)
+        checks.whole("retries", least=0)
+        checks.number("first_delay", "longest_delay", zero=True)
 
     def delay(self, attempt: int, retry_after: float | None) -> float:
         """Seconds to wait after the ``attempt``-th failure, counted from 0."""

@@ -105,14 +105,18 @@ def _messages(
             images = []
         match message:
             case UserMessage():
-                yield {"role": "user", "content": _user_content(_shown(message.content, sees_images))}
+                yield {"role": "user", "content": _user_content(message.content, sees_images)}
             case AssistantMessage():
-                is_wanted = wants_reasoning == (message.provider, message.model)
-                if sent := _assistant(message, ids.of_calls(message.tool_calls), offered, is_wanted):
+                is_wanted = wants_reasoning is not None and wants_reasoning == (message.provider, message.model)
+                if sent := _assistant(message, ids, offered, is_wanted):
                     yield sent
             case ToolResultMessage():
-                parts = _shown(message.content, sees_images)
-                yield {"role": "tool", "tool_call_id": ids.of_result(message), "content": _result_text(parts)}
+                content = message.content
+                if isinstance(content, str):
+                    yield _result(ids, message, content if content.strip() else EMPTY_RESULT)
+                    continue
+                parts = _shown(content, sees_images)
+                yield _result(ids, message, _result_text(parts))
                 images += [_image(part) for part in parts if isinstance(part, ImageContent)]
             case _:
                 raise wrong_role(position, message)
@@ -159,9 +163,15 @@ def _image(part: ImageContent) -> Part:
     return {"type": "image_url", "image_url": {"url": f"data:{image_type(part)};base64,{part.data}"}}
 
 
-def _user_content(parts: Parts) -> str | list[Part]:
+def _result(ids: CallIds, message: ToolResultMessage, text: str) -> Part:
+    return {"role": "tool", "tool_call_id": ids.of_result(message), "content": text}
+
+
+def _user_content(content: Content, sees_images: bool) -> str | list[Part]:
+    if isinstance(content, str):
+        return content if content.strip() else EMPTY_MESSAGE
     sent: list[Part] = []
-    for part in parts:
+    for part in _shown(content, sees_images):
         if isinstance(part, ImageContent):
             sent.append(_image(part))
         elif part.text and part.text.strip():
@@ -184,7 +194,9 @@ def _images_of_results(images: list[Part]) -> Part:
     return {"role": "user", "content": [{"type": "text", "text": IMAGES_OF_RESULTS}, *images]}
 
 
-def _assistant(message: AssistantMessage, call_ids: list[str], offered: set[str], wants_reasoning: bool) -> Part | None:
+def _assistant(message: AssistantMessage, ids: CallIds, offered: set[str], wants_reasoning: bool) -> Part | None:
+    calls = message.tool_calls
+    call_ids = ids.of_calls(calls)
     sent: Part = {"role": "assistant"}
     if text := "".join(texts_of(message.content or ())):
         # Absent rather than null beside calls: null is allowed, but one server in use fails on it.
@@ -194,10 +206,10 @@ def _assistant(message: AssistantMessage, call_ids: list[str], offered: set[str]
             if isinstance(part, ThinkingContent) and part.thinking and part.thinking_signature in REASONING_FIELDS:
                 field = part.thinking_signature
                 sent[field] = sent.get(field, "") + part.thinking
-    if message.tool_calls:
+    if calls:
         sent["tool_calls"] = [
             {"id": wire_id, "type": "function", "function": _function(call, offered)}
-            for wire_id, call in zip(call_ids, message.tool_calls, strict=True)
+            for wire_id, call in zip(call_ids, calls, strict=True)
         ]
     return sent if "content" in sent or "tool_calls" in sent else None
 

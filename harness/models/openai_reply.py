@@ -164,6 +164,8 @@ def _content(part: _Text | _Call) -> TextContent | ThinkingContent | ToolCall:
 
 def read_usage(value: Any) -> Usage | None:
     """Token counts, or None where there are none (all zero is how some servers say that they do not count)."""
+    if not value:
+        return None  # nearly all chunks
     counts = mapping_of(value)
     prompt, output = count_of(counts.get("prompt_tokens")), count_of(counts.get("completion_tokens"))
     if not prompt and not output:

@@ -28,6 +28,9 @@ _ILLEGAL_IN_NAME = re.compile(r"[^A-Za-z0-9_-]")
 Part = dict[str, Any]
 
 
+_write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
 def encode_json(value: Any) -> bytes:
     """Compact, non-ASCII raw, strict: NaN is refused, and a lone surrogate becomes U+FFFD.
 
@@ -35,7 +38,7 @@ def encode_json(value: Any) -> bytes:
         ModelError: the value cannot be written as JSON.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = _write(value)
     except (ValueError, TypeError, RecursionError) as error:
         raise ModelError(
             f"The request cannot be written as JSON ({error}); correct the value and send again."

@@ -1,7 +1,7 @@
 """**Protocols**: what a model is to the rest of the library. A request goes in, a stream of events comes out.
 
 Nothing here knows a vendor. ``OpenAIChatModel`` and ``LocalModel`` are two models; ``harness.testing.ScriptedModel`` is
-one for tests; yours needs the three members below and two methods.
+one for tests; yours needs the three properties and the three methods of ``ChatModel``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class ModelRequest:
     """One request, in nobody's wire format.
 
     ``messages`` are user, assistant and toolResult messages, in an order that can be sent: every call is followed by
-    exactly one result, in call order (``build_context`` sees to it). ``options`` go to the provider under its own names
+    exactly one result, in call order (``build_context`` sees to it). Those of a turn's next request are partly the same
+    objects: a model changes none of them. ``options`` go to the provider under its own names
     (``temperature``, ``max_tokens``, …). ``thinking_level`` is ``off``, ``minimal``, ``low``, ``medium`` or ``high``.
     """
 

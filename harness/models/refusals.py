@@ -11,28 +11,45 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
-from harness.models.overflow_sizes import overflow_sizes
+from harness.models.overflow_sizes import is_reply_alone_too_long, overflow_sizes
 from storage.errors import ContextOverflowError, ModelError
 
 _OVERFLOW_CODES = re.compile(
     r"context_length_exceeded|exceed_context_size_error|context_window_exceeded|context_size_exceeded"
-    r"|prompt_too_long|input_too_long|request_too_large"
+    r"|prompt_too_long|input_too_long|request_too_large|max_prompt_tokens_exceeded|ContextWindowExceeded"
 )
+_TOO_LONG_A_MEMBER = {
+    "string_above_max_length": re.compile(r"(?:messages|input)\[\d+\]\.content\b.*"),
+    "array_above_max_length": re.compile(r"messages|input"),
+}
+"""OpenAI's codes for one value that is too long, and which values a shorter conversation has shorter: not a tool's name."""
 _OVERFLOW_WORDS = re.compile(
     r"(?:exceed|longer than|greater than|too long for|too large for|over|beyond|maximum|larger than)\w*[^.]{0,80}?"
     r"context (?:length|window|size|limit)"
     r"|context (?:length|window|size|limit)[^.]{0,60}?(?:exceed|is too (?:long|small)|overflow)"
-    r"|context length is only|overflows? the context|context the overflows"
-    r"|(?:prompt|input)s?(?: tokens?| length)? (?:is|are|was) too (?:long|large)|prompt too long|too many input tokens"
-    r"|too many total text bytes"
+    r"|context length (?:is|of) only|overflows? the context|context (?:the )?overflows|configured context size"
+    r"|n_keep\b[^.]{0,30}>=? ?n_ctx"
+    r"|(?:prompt|input)s?(?: tokens?| length| token count)? (?:is|are|was) too (?:long|large)|prompt (?:too long|超长)"
+    r"|total length of (?:all |the )*messages is too long"
+    r"|too many input tokens|too many tokens: (?:size limit exceeded|total number of tokens)"
+    r"|number of (?:input|prompt) tokens[^.]{0,40}exceed|tokens in request more than max tokens"
+    r"|too many total text bytes|message larger than max"
+    r"|(?:request entity|request body|payload) (?:is )?too large|payload size exceeds the limit"
+    r"|(?:prompt|input)(?: length)?(?: \(?[\d,]+\)?)? exceeds (?:the )?max(?:imum)?(?: allowed)?(?: input| prompt)? length"
     r"|longer than the (?:maximum )?model(?:'s)? (?:maximum )?(?:context )?length"
     r"|maximum (?:prompt|model|input) length|range of input length"
     r"|reduce the length of (?:the|your) (?:messages?|prompt|input)"
-    r"|(?:input|prompt) token count[^.]{0,60}exceeds|exceeded model token limit"
+    r"|(?:input|prompt) token count(?:[^.]{0,60}exceeds| is [\d,]+ but)|exceeded model token limit"
     r"|inputs?`? (?:tokens )?(?:\+ `?max_new_tokens`? )?must (?:be <=|have less than)",
     re.IGNORECASE,
 )
-_RATE_WORDS = re.compile(r"per (?:minute|hour|day|second)|rate.?limit|quota|wait before|\bTP[MD]\b", re.IGNORECASE)
+_RATE_WORDS = re.compile(
+    r"per (?:minute|min|hour|day|second)\b|rate.?limit|quota|throttl|too many requests|wait before|\bTP[MD]\b",
+    re.IGNORECASE,
+)
+_OUTPUT_WORDS = re.compile(r"\W*(?:the )?max(?:imum)?[_ ](?:\w+[_ ])?tokens\b", re.IGNORECASE)
+"""What the message of a request begins with that asks for too long a reply."""
+_INPUT_WORDS = re.compile(r"\b(?:input|prompt|messages)\b", re.IGNORECASE)
 _OVERLOADED_WORDS = re.compile(
     r"overloaded|server_?busy|(?:model|server) is (?:currently )?busy|at capacity", re.IGNORECASE
 )
@@ -81,11 +98,20 @@ class Refusal:
     @property
     def is_overflow(self) -> bool:
         """Whether the request is too long for the model's window, so that a shorter one would be taken."""
-        if self.status == 413 or _OVERFLOW_CODES.search(self.signs):
-            return not _RATE_WORDS.search(self.message)
-        if self.status not in _OVERFLOW_STATUSES or _RATE_WORDS.search(self.message):
+        if _RATE_WORDS.search(self.signs) or self.is_reply_too_long:
             return False
-        return bool(_OVERFLOW_WORDS.search(self.signs))
+        if self.status == 413 or _OVERFLOW_CODES.search(self.signs):
+            return True
+        if (member := _TOO_LONG_A_MEMBER.get(self.code)) is not None:
+            return member.fullmatch(_string(self.members.get("param"))) is not None
+        return self.status in _OVERFLOW_STATUSES and bool(_OVERFLOW_WORDS.search(self.signs))
+
+    @property
+    def is_reply_too_long(self) -> bool:
+        """Whether the reply that was asked for is longer than the model can make: no shorter conversation helps there."""
+        if is_reply_alone_too_long(self.signs):
+            return True
+        return bool(_OUTPUT_WORDS.match(self.message)) and not _INPUT_WORDS.search(self.message)
 
     @property
     def is_temporary(self) -> bool:
@@ -119,6 +145,8 @@ class Refusal:
                 **facts,
             )
         advice = _ADVICE.get(self.status or 0, "Try again later." if self.is_temporary else "")
+        if self.is_reply_too_long:
+            advice = "Ask for a shorter reply: lower max_tokens."
         return ModelError(f"{provider} answered with an error ({signs}): {told}. {advice}".rstrip(), **facts)
 
 

@@ -58,8 +58,8 @@ class ToolContext:
         """
         if self.write_blob is None:
             raise ToolError(
-                "the storage of this session keeps no blobs; return less, or use a storage that does (JsonlStorage, "
-                "EntryFileStorage, MemoryStorage)"
+                "the storage of this session keeps no blobs; return less, or use a storage that does: all that come with "
+                "this library do"
             )
         return await self.write_blob(data)
 

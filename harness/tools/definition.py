@@ -64,8 +64,12 @@ class Tool:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ToolError(f"invalid tool name {self.name!r:.80}: use 1 to 64 letters, digits, '_' or '-'")
-        if self.timeout is not None and not self.timeout > 0:
-            raise ToolError(f"tool {self.name!r}: timeout is {self.timeout!r} seconds; give a positive number or None")
+        timeout: object = self.timeout
+        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and timeout > 0):  # NaN is not, either
+            raise ToolError(
+                f"tool {self.name!r}: timeout is {timeout!r:.100}; give a positive number of seconds, or None"
+            )
 
     @property
     def schema(self) -> ToolSchema:

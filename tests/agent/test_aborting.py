@@ -43,7 +43,7 @@ async def hanging() -> str:
 
 async def until(session: Session, line: str) -> None:
     """Wait until a line is on record."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while line not in await history(session):
             await anyio.sleep(0.002)
 
@@ -181,7 +181,7 @@ async def test_abort_from_who_reads(session: Session, at: type[AgentEvent]) -> N
     """While iterating: it returns when the end is recorded, the next turn may begin at once, the last event is there."""
     harness = AgentHarness(session, ScriptedModel(lambda _: tool_call("hanging")), tools=[hanging])
     seen: list[AgentEvent] = []
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with harness.stream("Go") as events:
             async for event in events:
                 seen.append(event)
@@ -200,7 +200,7 @@ async def test_abort_from_who_reads(session: Session, at: type[AgentEvent]) -> N
 async def test_abort_a_stream_that_nobody_reads(session: Session) -> None:
     """The turn waits for its reader at its first event; abort does not."""
     harness = AgentHarness(session, ScriptedModel(["Never."]))
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with harness.stream("Go"):
             await anyio.lowlevel.checkpoint()
             await harness.abort()
@@ -273,7 +273,7 @@ async def test_aborted_at_every_step(plain: bool) -> None:
                 taken.extend(texts(await harness.abort()))
                 assert not harness.is_running
 
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
                     group.start_soon(abort)
                     stopped = StoppedAtStep(work(), step, now.set)

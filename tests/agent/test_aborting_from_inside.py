@@ -29,7 +29,7 @@ async def hanging() -> str:
 
 async def until(session: Session, line: str) -> None:
     """Wait until a line is on record."""
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while line not in await history(session):
             await anyio.sleep(0.002)
 
@@ -54,7 +54,7 @@ async def test_abort_from_a_tool(session: Session, plain: bool) -> None:
 
     model = ScriptedModel([[tool_call("stopping", "a"), tool_call("beside", "b")], "Fine."])
     harness = AgentHarness(session, model, tools=[stopping, beside])
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         if plain:
             with pytest.raises(TurnAbortedError):
                 await harness.prompt("Go")
@@ -79,7 +79,7 @@ async def test_abort_from_a_tool_in_a_thread(session: Session) -> None:
         return "never"
 
     harness = AgentHarness(session, ScriptedModel([tool_call("stopping", "a"), "Fine."]), tools=[stopping])
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         with pytest.raises(TurnAbortedError):
             await harness.prompt("Go")
     check_well_formed(await session.entries())
@@ -100,7 +100,7 @@ async def test_abort_from_a_tool_that_is_shielded(session: Session) -> None:
         return "cleaned up"
 
     harness = AgentHarness(session, ScriptedModel([tool_call("stopping", "a"), "Fine."]), tools=[stopping])
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         with pytest.raises(TurnAbortedError):
             await harness.prompt("Go")
     assert codes == ["busy"]
@@ -141,6 +141,6 @@ async def test_a_tool_cannot_wait_for_its_own_turn(session: Session) -> None:
         return "never"
 
     harness = AgentHarness(session, ScriptedModel([tool_call("waiting", "a"), "Done."]), tools=[waiting])
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await harness.prompt("Go")
     assert "cannot wait for its own end" in (await results(session))["a"].text

@@ -174,7 +174,7 @@ async def test_asked_one_after_another_in_call_order_while_others_run(session: S
 
     calls = [tool_call("note", "a", text="A"), tool_call("peek", "b"), tool_call("note", "c", text="C")]
     model = ScriptedModel([calls, "Done."])
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await AgentHarness(session, model, tools=[note, peek], approve=approve).prompt("Go")
     assert ran == ["peek", "asked a", "A", "asked c", "C"]
     assert [message.text for message in model.requests[1].messages[2:]] == ["A", "seen", "C"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.agent import AgentHarness
-from harness.approvals import Decision
+from harness.approvals import ApprovalRequest, Decision
 from harness.hooks import CallFacts, Hook
 from harness.session import Session
 from harness.testing import ScriptedModel, tool_call
@@ -88,6 +88,34 @@ async def test_other_arguments_are_asked_about_anew(session: Session) -> None:
     assert short_approvals(entries) == ["requested c1", "cancelled c1", "requested c1", "approved c1", "start c1"]
     questions = [entry.arguments for entry in entries if isinstance(entry, ApprovalRequestedEntry)]
     assert questions == [{"to": "Ann"}, {"to": "Bob"}]
+
+
+async def test_an_answer_belongs_to_one_question(session: Session) -> None:
+    """Who answers elsewhere, and later, finds what is asked, and is asked by its id: an answer to another call is none."""
+    model = ScriptedModel([[tool_call("send", "c1", to="you"), tool_call("send", "c2", to="Eve")], "Done."])
+    first = AgentHarness(session, model, tools=[send], approve=Person(Decision.later(), Decision.deny()))
+    assert await first.waiting_questions() == []
+    first.on(Readdress("Ann"))
+    await suspended(session, first)
+
+    second = AgentHarness(session, model, tools=[send])
+    (question,) = await second.waiting_questions()
+    assert (question.call_id, question.preview) == ("c1", "To Ann")
+    answers = {question.id: Decision.approve()}
+
+    async def answered(request: ApprovalRequest) -> Decision:
+        return answers.get(request.entry_id, Decision.later())
+
+    third = AgentHarness(session, model, tools=[send], approve=answered)
+    third.on(Readdress("Bob"))
+    with pytest.raises(PendingCallError):
+        await third.resume()
+    (question,) = await third.waiting_questions()
+    assert question.preview == "To Bob"
+    answers[question.id] = Decision.approve()
+    await third.resume()
+    assert await third.waiting_questions() == []
+    assert short_approvals(await session.entries())[-3:] == ["requested c1", "approved c1", "start c1"]
 
 
 async def test_what_an_app_said_before_the_question(session: Session) -> None:

@@ -39,7 +39,7 @@ async def hangs(text: str) -> str:
 
 def hangs_in_a_thread(text: str) -> str:
     """Take long in a thread."""
-    time.sleep(0.4)
+    time.sleep(2)
     return text
 
 
@@ -65,8 +65,8 @@ LOOP.append(LOOP)
 
 TOOLS: dict[str, tuple[Callable[..., Any], str]] = {
     "raises": (raises, "LookupError"),
-    "hangs": (hangs, "longer than 0.2 seconds"),
-    "hangs in a thread": (hangs_in_a_thread, "longer than 0.2 seconds"),
+    "hangs": (hangs, "longer than 1 second"),
+    "hangs in a thread": (hangs_in_a_thread, "longer than 1 second"),
     "returns NaN": (returns(float("nan")), "nan"),
     "returns NaN within": (returns({"x": float("nan")}), "nan"),
     "returns bytes": (returns(b"\xff\x00"), ""),
@@ -93,9 +93,9 @@ async def test_tools_that_misbehave(name: str, kind: Kind, chat: Session, place:
             chat,
             model_at(kind, server.base_url),
             tools=[function, echo_tool],
-            settings=AgentSettings(tool_timeout=0.2),
+            settings=AgentSettings(tool_timeout=1 if name.startswith("hangs") else 60),
         )
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert (await harness.prompt("Try.")).text == "I see."
         found = await results(chat)
         assert says.lower() in found["c1"].text.lower()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -270,36 +269,6 @@ async def test_what_is_set_right_after_a_crash(tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"max_steps": 0},
-        {"max_steps": 1.5},
-        {"max_steps": "3"},
-        {"max_steps": True},
-        {"max_steps": None},
-        {"max_result_chars": 0.5},
-        {"max_turn_seconds": 0},
-        {"max_turn_seconds": "3"},
-        {"max_turn_seconds": math.nan},
-        {"max_turn_tokens": -1},
-        {"max_tokens": math.inf},
-        {"max_chars": 0},
-        {"tool_timeout": -0.5},
-        {"reserve_tokens": -1},
-        {"reserve_tokens": "100"},
-        {"steering_mode": "some"},
-        {"follow_up_mode": ""},
-    ],
-)
-def test_settings_that_cannot_work(settings: dict[str, Any]) -> None:
-    """Refused when they are made, with the name and the number."""
-    ((name, value),) = settings.items()
-    with pytest.raises(ValueError, match=name) as caught:
-        AgentSettings(**settings)
-    assert str(value) in str(caught.value)
-
-
 def counted(text: str, tokens: int, *calls: Any) -> Any:
     """A reply for which the provider counted so many tokens."""
 
@@ -336,7 +305,7 @@ async def test_a_limit_of_time(session: Session, in_tool: bool) -> None:
     first: Callable[..., Any] | Any = tool_call("hanging", "a") if in_tool else Reply("Half a rep", pause=60)
     model = ScriptedModel([first, "Fine."])
     harness = AgentHarness(session, model, tools=[hanging], settings=AgentSettings(max_turn_seconds=0.05))
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         with pytest.raises(TurnLimitError, match=r"limit of 0\.05 seconds"):
             await harness.prompt("Go")
     assert (await history(session))[-1] == "turn_end 1 failed"

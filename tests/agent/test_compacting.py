@@ -68,6 +68,30 @@ async def test_it_compacts_on_its_own(chat: Session, place: Path, usage: str) ->
         assert sum(SUMMARY in message.text for message in messages) == 1
 
 
+@pytest.mark.parametrize(
+    ("window", "settings", "compacts"),
+    [
+        (32_768, AgentSettings(max_tokens=1_500), True),
+        (None, AgentSettings(max_tokens=1_500, compaction=CompactionSettings()), True),
+        (None, AgentSettings(max_tokens=1_500), False),
+        (32_768, AgentSettings(max_chars=6_000), False),
+    ],
+    ids=["a window", "settings", "no window", "characters"],
+)
+async def test_a_budget_of_tokens_counts_where_a_window_is_known(
+    chat: Session, window: int | None, settings: AgentSettings, compacts: bool
+) -> None:
+    """Then a summary is made before the budget cuts anything off; elsewhere the budget cuts, oldest first."""
+    with ScriptedServer(answering()) as server:
+        harness = AgentHarness(chat, model_at(server, window), settings=settings)
+        for number in range(30):
+            await harness.prompt(f"{number}: {WORDS}")
+        assert bool(compactions(await chat.entries())) is compacts
+        assert len(conversation(server)[-1].messages) < 45
+        is_cut = len(conversation(server)[-1].messages) < len((await chat.build_context()).messages) - 2
+        assert is_cut is not compacts
+
+
 async def test_between_the_steps_of_a_turn(chat: Session) -> None:
     """One prompt with many large results: its own beginning is summarised, and the turn comes to its end."""
     steps = 12

@@ -177,7 +177,7 @@ async def test_aborted(chat: Session) -> None:
                 await anyio.sleep(0.005)
             assert await harness.abort() == []
         assert outcomes == ["turn_aborted"]
-        assert await anyio.to_thread.run_sync(server.wait_for_hang_up)
+        assert await anyio.to_thread.run_sync(server.wait_for_hang_up, 1, 60)
         assert await history(chat) == before
         assert not harness.is_running
         await harness.compact()

@@ -25,7 +25,7 @@ def test_recovery_says_the_truth_about_each_call(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert program.returncode == 0, program.stdout + program.stderr

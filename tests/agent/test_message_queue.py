@@ -334,7 +334,7 @@ async def test_a_queued_message_is_told_while_a_tool_works(session: Session) -> 
         harness.steer("S")
 
     harness = AgentHarness(session, ScriptedModel([tool_call("waiting", "a"), "Done."]), tools=[waiting])
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group, harness.stream("Go") as events:
             async for event in events:
                 if type(event).__name__ == "ToolStarted":

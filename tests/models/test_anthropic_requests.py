@@ -128,7 +128,7 @@ async def test_the_servers_delay_counts_and_is_capped(headers: dict[str, str]) -
         begin = time.monotonic()
         assert (await reply(claude_at(server, retry=RetryPolicy(1, 0.0, 0.2)))).text == "Yes."
         waited = time.monotonic() - begin
-    assert 0.19 <= waited < 2
+    assert 0.19 <= waited < 8
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ PINGS: Sequence[Any] = [{"type": "ping"}, 0.05] * 200
 async def test_each_phase_has_its_time(timeouts: Timeouts, answer: Any, words: str) -> None:
     """A server that falls silent, or only pings, is an error in time; it is not asked again."""
     with ScriptedServer([answer, "never"]) as server:
-        with anyio.fail_after(8), pytest.raises(ModelError, match=words):
+        with anyio.fail_after(60), pytest.raises(ModelError, match=words):
             await reply(claude_at(server, timeouts=timeouts))
         assert len(server.requests) == 1
 
@@ -201,7 +201,7 @@ async def test_leaving_early_closes_the_connection() -> None:
         async with claude_at(server).stream(asking()) as stream:
             async for _ in stream:
                 break
-        assert await anyio.to_thread.run_sync(server.wait_for_hang_up)
+        assert await anyio.to_thread.run_sync(server.wait_for_hang_up, 1, 60)
 
 
 async def test_connections_are_kept_inside_async_with_alone() -> None:

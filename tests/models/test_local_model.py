@@ -54,7 +54,7 @@ def is_gone(process_id: int) -> bool:
     return not state or state.startswith("Z")
 
 
-def wait_until_gone(process_id: int, seconds: float = 10) -> None:
+def wait_until_gone(process_id: int, seconds: float = 60) -> None:
     end = time.monotonic() + seconds
     while not is_gone(process_id):
         assert time.monotonic() < end, f"process {process_id} is still there"
@@ -137,7 +137,7 @@ class TestSpeaking:
         with anyio.move_on_after(0.5) as scope:
             await reply(model, long)
         assert scope.cancelled_caught
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await reply(model, asking(options={"max_tokens": 2}))
         assert model.process_id == before
 

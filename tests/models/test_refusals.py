@@ -73,7 +73,213 @@ OTHERS: list[tuple[int, Any]] = [
     ),
     (500, "Internal Server Error"),
     (400, ""),
+    (413, {"error": {"code": "rate_limit_exceeded", "message": "Request too large"}}),
+    (400, {"__type": "ThrottlingException", "message": "Throttling: too many input tokens"}),
+    (400, {"message": "Too many tokens per day, please try again tomorrow."}),
+    (429, {"error": {"message": "Request too large on tokens per min (TPM): Limit 10000, Requested 12000."}}),
+    (400, {"message": "too many tokens: max tokens must be less than or equal to 4096 - received 8192."}),
+    (400, {"error": {"message": "image exceeds 5 MB maximum: 6291456 bytes > 5242880 bytes"}}),
 ]
+
+
+TOLD: list[tuple[str, int, str, int | None, int | None]] = [
+    ("openai", 400, "Your input exceeds the context window of this model. Please adjust your input.", None, None),
+    (
+        "openai",
+        400,
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9001 tokens.",
+        9001,
+        8192,
+    ),
+    (
+        "vllm",
+        400,
+        (
+            "You passed 4097 input tokens and requested 100 output tokens. However, the model's context length is only 4096 "
+            "tokens, resulting in a maximum input length of 3996 tokens. Please reduce the length of the input prompt."
+        ),
+        4097,
+        4096,
+    ),
+    (
+        "vllm",
+        400,
+        (
+            "This model's maximum context length is 262144 tokens. However, you requested 0 output tokens and your prompt "
+            "contains at least 262145 input tokens, for a total of at least 262145 tokens."
+        ),
+        262145,
+        262144,
+    ),
+    (
+        "vllm",
+        400,
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 2000. This model's maximum context length is 4096 tokens "
+            "and your request has 3000 input tokens (2000 > 4096 - 3000)."
+        ),
+        None,
+        None,
+    ),
+    (
+        "sglang",
+        400,
+        (
+            "Requested token count exceeds the model's maximum context length of 8192 tokens. You requested a total of 9000 "
+            "tokens: 8000 tokens from the input messages and 1000 tokens for the completion."
+        ),
+        9000,
+        8192,
+    ),
+    ("bedrock", 200, "Input Tokens Exceeded: Number of input tokens exceeds maximum length.", None, None),
+    ("bedrock", 400, "The model returned the following errors: Input is too long for requested model.", None, None),
+    ("bedrock", 400, "Too many input tokens. Max input tokens: 8192, request input token count: 9000", None, None),
+    (
+        "gemini",
+        400,
+        "Unable to submit request because the input token count is 40000 but model only supports up to 32768.",
+        40000,
+        32768,
+    ),
+    ("gemini", 400, "The input token count exceeds the maximum number of tokens allowed (65536).", None, 65536),
+    ("gemini", 400, "Request payload size exceeds the limit: 20971520 bytes.", None, None),
+    (
+        "cohere",
+        400,
+        (
+            "too many tokens: size limit exceeded by 19296 tokens. Try using shorter or fewer inputs. The limit for this "
+            "model is 132000 tokens."
+        ),
+        None,
+        132000,
+    ),
+    (
+        "cohere",
+        400,
+        (
+            "too many tokens: total number of tokens (prompt and prediction) cannot exceed 2048 - received 6354. Try using "
+            "a shorter prompt or a smaller max_tokens value."
+        ),
+        None,
+        2048,
+    ),
+    ("z.ai", 400, "Prompt exceeds max length", None, None),
+    ("z.ai", 400, "Prompt 超长", None, None),
+    ("poolside", 400, "Input length 131393 exceeds the maximum allowed input length of 131040 tokens.", 131393, 131040),
+    ("deepinfra", 400, "Requested input length 9000 exceeds maximum input length 8191", 9000, 8191),
+    (
+        "watsonx",
+        400,
+        "the number of input tokens 9000 cannot exceed the total tokens limit 8192 for this model",
+        9000,
+        8192,
+    ),
+    ("lm studio", 400, "Cannot truncate prompt with n_keep (15028) >= n_ctx (7424)", 15028, 7424),
+    (
+        "lm studio",
+        400,
+        (
+            "Trying to keep the first 6547 tokens when context overflows. However, the model is loaded with a context "
+            "length of only 4096 tokens, which is not enough."
+        ),
+        6547,
+        4096,
+    ),
+    ("llama-cpp-python", 400, "Requested tokens (3000) exceed context window of 2048", 3000, 2048),
+    ("llama.cpp", 400, "prompt has 9,000 tokens, but the configured context size is 4,096 tokens", 9000, 4096),
+    ("xai", 500, "Sent message larger than max (50000056 vs. 20971520)", None, None),
+    ("litellm", 400, "litellm.ContextWindowExceededError: see above", None, None),
+    ("copilot", 400, "prompt token count of 93854 exceeds the limit of 90000", 93854, 90000),
+    (
+        "cloudflare",
+        413,
+        "The estimated number of tokens (8000) exceeded this model context window limit (7968).",
+        None,
+        7968,
+    ),
+    ("fireworks", 400, "The prompt is too long: 1000008, model maximum context length: 131071", 1000008, 131071),
+    ("minimax", 400, "invalid params, context window exceeds limit", None, None),
+    ("qwen", 400, "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]", None, None),
+    (
+        "together",
+        422,
+        (
+            "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193. Given: 8000 `inputs` tokens and "
+            "4096 `max_new_tokens`"
+        ),
+        None,
+        None,
+    ),
+    ("a gateway", 400, "The total length of all messages is too long.", None, None),
+]
+
+
+@pytest.mark.parametrize(("server", "status", "message", "tokens", "window"), TOLD)
+def test_in_the_words_of(server: str, status: int, message: str, tokens: int | None, window: int | None) -> None:
+    """Each of these was seen; the sizes are those that the server tells, and a size of the request is no window."""
+    error = refusal_of(status, json.dumps({"error": {"message": message}})).error(server)
+    assert isinstance(error, ContextOverflowError)
+    assert (error.details.get("tokens"), error.details.get("context_window")) == (tokens, window)
+
+
+MEMBERS = [
+    ("string_above_max_length", "messages[3].content", True),
+    ("string_above_max_length", "messages[3].content[0].text", True),
+    ("string_above_max_length", "messages[1].tool_calls[0].id", False),
+    ("string_above_max_length", "tools[0].function.name", False),
+    ("array_above_max_length", "messages", True),
+    ("array_above_max_length", "messages[2].tool_calls", False),
+    ("array_above_max_length", "tools", False),
+]
+
+
+@pytest.mark.parametrize(("code", "member", "is_overflow"), MEMBERS)
+def test_a_member_that_is_too_long(code: str, member: str, is_overflow: bool) -> None:
+    """OpenAI names the member: what was said can be made shorter, a tool's name cannot."""
+    body = {"error": {"code": code, "param": member, "message": f"Invalid '{member}': too long."}}
+    assert refusal_of(400, json.dumps(body)).is_overflow is is_overflow
+
+
+REPLIES = [
+    "max_tokens: 100000 > 64000, which is the maximum allowed number of output tokens for claude-sonnet-4",
+    (
+        "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the "
+        "`context_window` for this model"
+    ),
+    "max_tokens (8192) exceeds the model's context window (4096)",
+    "max_tokens=5000 cannot be greater than max_model_len=4096. Please request fewer output tokens.",
+    (
+        "'max_tokens' or 'max_completion_tokens' is too large: 4096. This model's maximum context length is 4096 tokens and "
+        "your request has 100 input tokens (4096 > 4096 - 100)."
+    ),
+    (
+        "This model's maximum context length is 4097 tokens, however you requested 5010 tokens (10 in your prompt; 5000 for "
+        "the completion). Please reduce your prompt; or completion length."
+    ),
+    (
+        "This model's maximum context length is 65536 tokens. However, you requested 100010 tokens (10 in the messages, "
+        "100000 in the completion). Please reduce the length of the messages or completion."
+    ),
+    (
+        "This endpoint's maximum context length is 32768 tokens. However, you requested about 40010 tokens (10 of text "
+        "input, 40000 in the output). Please reduce the length of either one"
+    ),
+    "input length and `max_tokens` exceed context limit: 100 + 200000 > 200000",
+    (
+        "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193. Given: 10 `inputs` tokens and 9000 "
+        "`max_new_tokens`"
+    ),
+    "The maximum tokens you requested exceeds the model limit of 32768.",
+]
+
+
+@pytest.mark.parametrize("code", ["", "context_length_exceeded"])
+@pytest.mark.parametrize("message", REPLIES)
+def test_a_reply_that_is_too_long(message: str, code: str) -> None:
+    """A reply that takes the whole window is no overflow: no summary helps, and the way out is another one."""
+    error = refusal_of(400, json.dumps({"error": {"message": message, "code": code}})).error("x")
+    assert type(error) is ModelError
+    assert str(error).endswith("lower max_tokens.")
 
 
 @pytest.mark.parametrize(("status", "body"), OVERFLOWS)

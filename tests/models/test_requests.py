@@ -93,7 +93,7 @@ async def test_the_servers_delay_counts_and_is_capped(headers: dict[str, str]) -
         begun = time.monotonic()
         assert (await reply(model_at(server, retry=RetryPolicy(1, 0.0, 0.2)))).text == "Yes."
         waited = time.monotonic() - begun
-    assert 0.19 <= waited < 2
+    assert 0.19 <= waited < 8
 
 
 @pytest.mark.parametrize("value", ["-5", "nan", "soon", "Thu, 01 Jan 1970 00:00:00 GMT", ""])
@@ -144,15 +144,15 @@ async def test_no_server(unused_port: int) -> None:
 async def test_each_phase_has_its_time(timeouts: Timeouts, answer: Any, words: str) -> None:
     """A server that falls silent, or sends keep-alive comments alone, is an error in time; it is not asked again."""
     with ScriptedServer([answer, "never"]) as server:
-        with anyio.fail_after(20), pytest.raises(ModelError, match=words):
+        with anyio.fail_after(60), pytest.raises(ModelError, match=words):
             await reply(model_at(server, timeouts=timeouts))
         assert len(server.requests) == 1
 
 
 async def test_usage_is_not_waited_for_long() -> None:
     """After the finish reason a server that says no more does not hold the reply up."""
-    with ScriptedServer([HttpAnswer(200, [*stream_of({"content": "x"}, done=False), 60.0])]) as server:
-        with anyio.fail_after(20):
+    with ScriptedServer([HttpAnswer(200, [*stream_of({"content": "x"}, done=False), 600.0])]) as server:
+        with anyio.fail_after(60):
             message = await reply(model_at(server, timeouts=Timeouts(after_finish=0.1)))
     assert (message.text, message.usage) == ("x", None)
 
@@ -177,7 +177,7 @@ async def test_cancelling_closes_the_connection(when: str) -> None:
             if when == "in the answer":
                 await heard.wait()
             tasks.cancel_scope.cancel()
-        assert await anyio.to_thread.run_sync(server.wait_for_hang_up)
+        assert await anyio.to_thread.run_sync(server.wait_for_hang_up, 1, 60)
 
 
 async def test_leaving_early_closes_the_connection() -> None:
@@ -187,7 +187,7 @@ async def test_leaving_early_closes_the_connection() -> None:
             async for event in stream:
                 assert isinstance(event, TextDelta)
                 break
-        assert await anyio.to_thread.run_sync(server.wait_for_hang_up)
+        assert await anyio.to_thread.run_sync(server.wait_for_hang_up, 1, 60)
 
 
 async def test_an_error_of_the_reader_closes_the_connection() -> None:
@@ -197,13 +197,13 @@ async def test_an_error_of_the_reader_closes_the_connection() -> None:
             async with model_at(server).stream(asking()) as stream:
                 async for _ in stream:
                     raise LookupError("mine")
-        assert await anyio.to_thread.run_sync(server.wait_for_hang_up)
+        assert await anyio.to_thread.run_sync(server.wait_for_hang_up, 1, 60)
 
 
 async def test_cancelling_a_wait_between_retries() -> None:
     """A wait for the next try ends at once when it is cancelled."""
     with ScriptedServer([failing(503, Retry_After="60")]) as server:
-        with anyio.fail_after(2), anyio.move_on_after(0.2) as scope:
+        with anyio.fail_after(60), anyio.move_on_after(0.2) as scope:
             await reply(model_at(server, retry=RetryPolicy()))
         assert scope.cancelled_caught
 

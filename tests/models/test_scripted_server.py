@@ -21,7 +21,7 @@ from tests.models.asking import model_at, reply
 
 def post(server: ScriptedServer, body: Any = None) -> tuple[int, bytes]:
     host = server.base_url.removeprefix("http://").removesuffix("/v1")
-    connection = http.client.HTTPConnection(host, timeout=5)
+    connection = http.client.HTTPConnection(host, timeout=60)
     try:
         connection.request("POST", "/v1/chat/completions", json.dumps(body or {"model": "m", "messages": []}))
         response = connection.getresponse()
@@ -46,11 +46,11 @@ def test_plain_bytes_on_the_wire() -> None:
 
 def test_another_process_can_ask() -> None:
     """A command line under test, in a process of its own, reaches it."""
-    program = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], b'{}', timeout=5).read().decode())"
+    program = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], b'{}', timeout=60).read().decode())"
     with ScriptedServer(["Hello"]) as server:
         url = f"{server.base_url}/chat/completions"
         done = subprocess.run(
-            [sys.executable, "-c", program, url], capture_output=True, text=True, timeout=20, check=True
+            [sys.executable, "-c", program, url], capture_output=True, text=True, timeout=60, check=True
         )
     assert "Hello" in done.stdout
 
@@ -69,7 +69,7 @@ def test_status_headers_and_body() -> None:
 @pytest.mark.parametrize("kind", [OpenAIChatModel, AnthropicModel])
 async def test_a_rate_limit(kind: type[OpenAIChatModel | AnthropicModel]) -> None:
     """More requests than the limit allows get 429 and the seconds to wait, use up no reply, and come through later."""
-    with ScriptedServer(["One.", "Two."], rate_limit=(1, 0.3)) as server:
+    with ScriptedServer(["One.", "Two."], rate_limit=(1, 1.0)) as server:
         model = kind("m", base_url=server.base_url, api_key="any-key", retry=RetryPolicy(3, 60))
         texts = [(await reply(model)).text for _ in range(2)]
         assert len(server.requests) == 3
@@ -114,7 +114,7 @@ def test_models_are_listed() -> None:
     """A client that asks for the list of models gets one."""
     with ScriptedServer([]) as server:
         host = server.base_url.removeprefix("http://").removesuffix("/v1")
-        connection = http.client.HTTPConnection(host, timeout=5)
+        connection = http.client.HTTPConnection(host, timeout=60)
         connection.request("GET", "/v1/models")
         assert json.loads(connection.getresponse().read())["data"]
         connection.close()
@@ -148,11 +148,11 @@ def test_closing_ends_connections_that_are_kept() -> None:
     """A client that keeps its connection open does not hold the server up."""
     with ScriptedServer(["x"]) as server:
         host = server.base_url.removeprefix("http://").removesuffix("/v1")
-        connection = http.client.HTTPConnection(host, timeout=5)
+        connection = http.client.HTTPConnection(host, timeout=60)
         connection.request("POST", "/v1/chat/completions", "{}")
         connection.getresponse().read()
         begun = time.monotonic()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20
     connection.close()
 
 

@@ -45,7 +45,7 @@ async def grow(
 
 def append_raw(session: Session, raw: Json) -> Any:
     """Record one raw entry by the method of ``Session`` that is meant for it."""
-    if "parentId" in raw and raw["type"] not in ("leaf", "branch_summary"):
+    if "id" in raw or ("parentId" in raw and raw["type"] not in ("leaf", "branch_summary")):
         return session.append_entry(entry_of(raw))
     match raw["type"]:
         case "message":

@@ -15,7 +15,7 @@ LARGE = os.environ.get("BRANCHLINE_HYPOTHESIS", "") == "large"
 MAXIMUM_STEPS = 60 if LARGE else 30
 """The longest conversation that is drawn."""
 
-TIMEOUT_SECONDS = 3600 if LARGE else 120
+TIMEOUT_SECONDS = 3600 if LARGE else 300
 """How long one property test may take."""
 
 

@@ -34,9 +34,11 @@ def openers(path: list[Json]) -> list[int | None]:
     """For each position, the position of the user message that opened the turn it belongs to.
 
     A turn begins at a ``turn_start`` (and its opener is the first user message after that), else at a user message.
-    Between ``turn_start`` and ``turn_end`` further user messages are steers. A turn lasts until the next one begins.
+    Between ``turn_start`` and ``turn_end`` further user messages are steers. What was queued and delivered begins none,
+    wherever it stands. A turn lasts until the next one begins.
     """
     result: list[int | None] = []
+    announced: set[str] = set()
     opener: int | None = None
     inside = False
     for position, entry in enumerate(path):
@@ -44,10 +46,44 @@ def openers(path: list[Json]) -> list[int | None]:
             opener, inside = None, True
         elif entry["type"] == "turn_end":
             inside = False
-        elif role_of(entry) == "user" and (opener is None or not inside):
+        elif entry["type"] == "delivered":
+            announced.add(entry.get("messageId", ""))
+        elif role_of(entry) == "user" and (opener is None or not inside) and entry["id"] not in announced:
             opener = position
         result.append(opener)
     return result
+
+
+def before(path: list[Json]) -> str | None:
+    """Where one stands before the last entry of ``path``: before a user message means before the turn that it opened."""
+    earlier = path[:-1]
+    if openers(path)[-1] == len(earlier):
+        turn = next(
+            (at for at in range(len(earlier) - 1, -1, -1) if earlier[at]["type"] in ("turn_start", "turn_end")), None
+        )
+        if turn is not None and earlier[turn]["type"] == "turn_start":
+            earlier = earlier[:turn]
+    return earlier[-1]["id"] if earlier else None
+
+
+def waiting(path: list[Json]) -> list[str]:
+    """The ``queued`` entries that wait at the end of ``path``, oldest first.
+
+    One has left where a ``delivered`` entry of it names no message (it was taken back), or one that came. What a crash
+    cut off between the two waits on.
+    """
+    waits: dict[str, None] = {}
+    announced: dict[str, str] = {}
+    for entry in path:
+        if entry["type"] == "queued":
+            waits[entry["id"]] = None
+        elif entry["type"] == "delivered" and entry.get("messageId") is None:
+            waits.pop(entry["entryId"], None)
+        elif entry["type"] == "delivered":
+            announced[entry["messageId"]] = entry["entryId"]
+        elif entry["id"] in announced:
+            waits.pop(announced[entry["id"]], None)
+    return [*waits]
 
 
 def latest_compaction(path: list[Json]) -> int | None:

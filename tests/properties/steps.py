@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.properties.items import pair
-from tests.properties.record import path_to
+from tests.properties.record import path_to, waiting
 from tests.properties.wire import Json, calls_of
 
 TIME = 1_767_225_600_000
@@ -48,7 +48,10 @@ class Step:
 
 
 def plan(step: Step, recorded: Recorded) -> list[Json]:
-    """The raw entries of ``step``, without ids; ``parentId`` only where it is not the leaf. ``[]``: nothing to do here."""
+    """The raw entries of ``step``; ``parentId`` only where it is not the leaf. ``[]``: nothing to do here.
+
+    Without ids, but for a message that is delivered, whose id was announced.
+    """
     entries = recorded.entries
     target = entries[step.pick % len(entries)]["id"] if entries else None
     match step.kind:
@@ -92,6 +95,10 @@ def plan(step: Step, recorded: Recorded) -> list[Json]:
                 fields |= {"decision": "allow"}
             ignorable = {} if step.kind == "tool_start" else {"ignorable": True}
             return [{"type": step.kind, **fields, **ignorable}]
+        case "queued":
+            return [{"type": "queued", "kind": step.option, "message": _user(step.text), "ignorable": True}]
+        case "delivered":
+            return _delivered(step, recorded)
         case "edit":
             return _edit(step, recorded)
         case "label":
@@ -200,6 +207,22 @@ def _memory(step: Step) -> Json:
     return entry
 
 
+def _delivered(step: Step, recorded: Recorded) -> list[Json]:
+    """What waits takes its place, or is taken back, or a crash comes between its announcement and its place."""
+    path = recorded.path()
+    waits = waiting(path)
+    if not waits:
+        return []
+    queued_id = waits[step.pick % len(waits)]
+    entry: Json = {"type": "delivered", "entryId": queued_id, "ignorable": True}
+    if step.option == "taken back":
+        return [entry]
+    message_id = f"delivered-{len(recorded.entries)}"
+    message = next(entry["message"] for entry in path if entry["id"] == queued_id)
+    place = [] if step.option == "cut off" else [{"type": "message", "id": message_id, "message": message}]
+    return [{**entry, "messageId": message_id}, *place]
+
+
 def _edit(step: Step, recorded: Recorded) -> list[Json]:
     targets = [
         entry
@@ -240,6 +263,8 @@ KINDS: dict[str, tuple[int, st.SearchStrategy[Step]]] = {
     "move": (2, _steps("move", options=("", "", "root", "summary"))),
     "aside": (1, _steps("aside")),
     "edit": (2, _steps("edit", options=("hide", ""))),
+    "queued": (5, _steps("queued", options=("steer", "follow_up", "next_turn"))),
+    "delivered": (7, _steps("delivered", options=("", "", "", "taken back", "cut off"))),
     "turn_start": (3, _steps("turn_start")),
     "turn_end": (2, _steps("turn_end")),
     "tool_start": (4, _steps("tool_start")),
@@ -265,7 +290,21 @@ STEP = st.sampled_from([kind for kind, (weight, _) in KINDS.items() for _ in ran
 )
 
 
+BURST = st.lists(
+    st.sampled_from(["queued", "queued", "delivered", "delivered", "delivered", "turn_start", "user", "reply"]).flatmap(
+        lambda kind: KINDS[kind][1]
+    ),
+    min_size=3,
+    max_size=6,
+)
+"""A turn that is spoken into: drawn step by step, what waits would seldom be delivered where it matters."""
+
+
 @st.composite
 def conversations(draw: st.DrawFn, *, max_steps: int) -> list[Step]:
     """Steps of every kind, up to ``max_steps``; of all lengths alike, where ``st.lists`` would draw mostly short ones."""
-    return [draw(STEP) for _ in range(draw(st.integers(1, max_steps)))]
+    length = draw(st.integers(1, max_steps))
+    steps: list[Step] = []
+    while len(steps) < length:
+        steps += draw(BURST) if draw(st.integers(0, 11)) == 0 else [draw(STEP)]
+    return steps[:length]

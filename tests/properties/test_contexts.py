@@ -16,7 +16,7 @@ from harness import EntryFileStorage, JsonlStorage, MemoryStorage, Session, Sess
 from tests.properties.growing import grow, learn_placeholder, plain_of, raw_entries
 from tests.properties.judging import Judge
 from tests.properties.profiles import LARGE, MAXIMUM_STEPS, TIMEOUT_SECONDS, examples
-from tests.properties.record import openers, path_to
+from tests.properties.record import before, path_to
 from tests.properties.steps import Step, conversations
 from tests.properties.wire import Json
 
@@ -96,18 +96,6 @@ def test_every_context_of_every_tree_holds_the_rules(
     placeholder()
     with tempfile.TemporaryDirectory() as folder:
         anyio.run(run, Path(folder), backend=loop)
-
-
-def before(path: list[Json]) -> str | None:
-    """Where a fork before the last entry of ``path`` stands: before a user message means before the turn it opened."""
-    earlier = path[:-1]
-    if openers(path)[-1] == len(earlier):
-        turn = next(
-            (at for at in range(len(earlier) - 1, -1, -1) if earlier[at]["type"] in ("turn_start", "turn_end")), None
-        )
-        if turn is not None and earlier[turn]["type"] == "turn_start":
-            earlier = earlier[:turn]
-    return earlier[-1]["id"] if earlier else None
 
 
 @LOOPS

@@ -101,33 +101,24 @@ def _may_be_left_out(one: PiMessage) -> bool:
 
 
 async def grown(session: Session, steps: list[Step], extras: list[int]) -> None:
-    """The steps recorded, and between them what only we write: queued and delivered messages, results with blobs."""
+    """The steps recorded, and between them what only we write: results with blobs."""
     recorded = Recorded()
-    queued: str | None = None
     for number, step in enumerate(steps):
-        for raw in [*plan(step, recorded), *_extra(extras[number % len(extras)] if extras else 0, recorded, queued)]:
+        for raw in [*plan(step, recorded), *_extra(extras[number % len(extras)] if extras else 0, recorded)]:
             if raw["type"] == "message" and raw["message"].get("blobs"):
                 raw["message"]["blobs"] = [await session.write_blob(b"all of it")]
             write = append_raw(session, raw)
             recorded.accept({"id": await write, "parentId": recorded.leaf, **raw})
-            queued = write.entry_id if raw["type"] == "queued" else queued
     await session.flush()
 
 
-def _extra(number: int, recorded: Recorded, queued: str | None) -> list[Json]:
-    text = {"role": "user", "content": f"queued {number}", "timestamp": TIME}
-    match number:
-        case 1:
-            return [{"type": "queued", "kind": "steer", "message": text, "ignorable": True}]
-        case 2 if queued is not None:
-            return [{"type": "delivered", "entryId": queued, "ignorable": True}]
-        case 3:
-            result = plan(Step("answer", text="cut", pick=number), recorded)
-            for raw in result:
-                raw["message"]["blobs"] = ["?"]
-            return result
-        case _:
-            return []
+def _extra(number: int, recorded: Recorded) -> list[Json]:
+    if number != 1:
+        return []
+    result = plan(Step("answer", text="cut", pick=number), recorded)
+    for raw in result:
+        raw["message"]["blobs"] = ["?"]
+    return result
 
 
 async def read_by_both(path: Path, session: Session) -> None:

@@ -29,9 +29,20 @@ APPROVALS = ("approval_requested", "approval_resolved")
 BEFORE = conversations(max_steps=MAXIMUM_STEPS // 2).map(lambda steps: [s for s in steps if s.kind not in APPROVALS])
 CALLING = REPLIES.filter(lambda step: bool(step.calls)).map(lambda step: replace(step, option=""))
 STARTS = st.builds(Step, st.just("tool_start"), pick=st.integers(0, 40))
-ROUND = st.tuples(CALLING, st.lists(st.one_of(ANSWERS, STARTS), max_size=5)).map(lambda drawn: [drawn[0], *drawn[1]])
+SAID = st.sampled_from([Step("queued", "wait", option="steer"), Step("delivered"), Step("delivered", option="cut off")])
+ROUND = st.tuples(CALLING, st.lists(st.one_of(ANSWERS, STARTS, SAID), max_size=6)).map(
+    lambda drawn: [drawn[0], *drawn[1]]
+)
 TURN = st.lists(ROUND, max_size=2).map(lambda rounds: [step for part in rounds for step in part])
-TRAILING = st.lists(st.sampled_from([Step(kind, "x") for kind in ("label", "name", "metadata", "custom")]), max_size=2)
+TRAILING = st.lists(
+    st.sampled_from(
+        [
+            Step("queued", "x", option="next_turn"),
+            *(Step(kind, "x") for kind in ("label", "name", "metadata", "custom")),
+        ]
+    ),
+    max_size=2,
+)
 
 
 def open_calls(turn: list[Json]) -> list[Json]:

@@ -38,3 +38,41 @@ async def test_back_on_a_branch_without_it_it_is_taken_over() -> None:
         await new.move_to(start)
         await new.continue_from(old, last_summary=True)
         assert "Half of it is ported." in (await new.build_context()).messages[-1].text
+
+
+@pytest.mark.parametrize("way", ["delete", "clear"])
+async def test_what_was_deleted_here_stays_deleted(way: str) -> None:
+    """A key that was taken over, or kept, and then deleted is not brought back; new ones are taken over all the same."""
+    async with Session.open(MemoryStorage.create()) as old, Session.open(MemoryStorage.create()) as new:
+        for key in ("task", "style", "host"):
+            await old.working_memory.set(key, f"old {key}")
+        await new.working_memory.set("style", "own")
+        first = await new.continue_from(old)
+        assert (first.keys, first.kept, first.deleted) == (("task", "host"), ("style",), ())
+        continued = new.leaf_id
+        if way == "delete":
+            await new.working_memory.delete("task")
+            await new.working_memory.delete("style")
+        else:
+            await new.working_memory.clear()
+            await new.working_memory.set("host", "set again")
+        await old.working_memory.set("task", "changed there")
+        await old.working_memory.set("plan", "new there")
+        again = await new.continue_from(old)
+        assert (again.keys, again.kept, again.deleted) == (("plan",), ("host",), ("task", "style"))
+        assert sorted(await new.working_memory.keys()) == ["host", "plan"]
+        await new.working_memory.set("task", "wanted again")
+        third = await new.continue_from(old)
+        assert (third.keys, third.kept, third.deleted) == ((), ("task", "host", "plan"), ("style",))
+
+        await new.move_to(continued)  # what counts is the path: here nothing was deleted
+        assert (await new.continue_from(old)).deleted == ()
+
+
+async def test_what_another_session_gave_is_another_thing() -> None:
+    """A key deleted before this session was continued from the other one is taken over: nobody knew it was there."""
+    async with Session.open(MemoryStorage.create()) as old, Session.open(MemoryStorage.create()) as new:
+        await old.working_memory.set("task", "port the parser")
+        await new.working_memory.set("task", "own")
+        await new.working_memory.delete("task")
+        assert (await new.continue_from(old)).keys == ("task",)
