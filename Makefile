@@ -14,7 +14,7 @@ PYTHON ?= $(shell for each in python3 python python3.14 python3.13 python3.12 py
 
 help:
 	@echo 'make demo      a conversation with a small local model'
-	@echo 'make test      all tests            (ARGS="-k name" passes arguments to pytest)'
+	@echo 'make test      all tests, in two processes (ARGS="-k name" passes arguments to pytest instead)'
 	@echo 'make check     style, types and the direction of imports'
 	@echo 'make examples  run what is in examples/'
 	@echo 'make bench     run the benchmarks   (ARGS="--small" for a quick look)'
@@ -25,7 +25,7 @@ demo: $(VENV)/.installed-demo
 	@PATH="$(abspath $(BIN)):$$PATH" bash examples/demo.sh
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 check: lint types imports
 

@@ -24,6 +24,8 @@ from harness.settings import AgentSettings
 from harness.testing import Reply, ScriptedServer, tool_call
 from storage.jsonl import JsonlStorage
 
+_WINDOW = 128_000
+
 
 @contextmanager
 def answering(steps: int) -> Generator[str]:
@@ -54,12 +56,17 @@ class RecordingModel(OpenAIChatModel):
             yield events
 
 
-async def turn_of(folder: Path, url: str, steps: int, number: int) -> tuple[float, list[bytes]]:
-    """The seconds of one turn with so many steps in a new session, and what was sent."""
-    model = RecordingModel("any", base_url=url, api_key="any")
+async def turn_of(
+    folder: Path, url: str, steps: int, number: int, window: int | None = None
+) -> tuple[float, list[bytes]]:
+    """The seconds of one turn with so many steps in a new session, and what was sent.
+
+    With a ``window`` each request is measured before it is made, and held against that.
+    """
+    model = RecordingModel("any", base_url=url, api_key="any", context_window=window)
     model.asked = []
     settings = AgentSettings(max_steps=steps + 1)
-    storage = JsonlStorage.create(folder / f"steps-{number}.jsonl")
+    storage = JsonlStorage.create(folder / f"steps-{number}-{window or 0}.jsonl")
     async with (
         model,
         Session.open(storage) as session,
@@ -93,18 +100,22 @@ async def overhead(folder: Path, steps: int, rounds: int, peers: Path | None) ->
     ``peers``: the environment of the other libraries, which do the same beside us; ``None`` leaves them out.
     """
     ours: list[float] = []
+    measured: list[float] = []
     theirs: list[float] = []
     beside: dict[str, float] = {}
     with answering(steps) as url:
         for number in range(rounds):
             took, bodies = await turn_of(folder, url, steps, number)
             ours.append(took / len(bodies) * 1e3)
+            measured.append((await turn_of(folder, url, steps, number, _WINDOW))[0] / len(bodies) * 1e3)
             theirs.append(await bare(url, bodies) / len(bodies) * 1e3)
         if peers is not None:
             beside = measure_loops(peers, url, steps, rounds)
     added = statistics.median(one - other for one, other in zip(ours, theirs, strict=True))
     note_of = f"{statistics.median(ours):.2f} ms, of which the exchange {statistics.median(theirs):.2f}"
     figures = [Figure("added to a step of a turn, fsync", added, "ms", 2, note_of)]
+    more = statistics.median(one - other for one, other in zip(measured, theirs, strict=True))
+    figures.append(Figure("the same, where the model's window is known", more, "ms"))
     exchange = statistics.median(theirs)
     figures += [Figure(f"added to a step by {name}", took * 1e3 - exchange, "ms") for name, took in beside.items()]
     return figures

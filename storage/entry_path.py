@@ -7,6 +7,7 @@ from typing import Protocol
 
 from storage.decode import decode_entry
 from storage.entries import Entry
+from storage.in_force import State
 from storage.index import NONE, EntryIndex
 
 
@@ -115,6 +116,11 @@ class IndexedPath:
         """Where the session lies, for errors about the path."""
         return self._index.place
 
+    @property
+    def in_force(self) -> State:
+        """All pointers: where these are equal for two paths of a session, so is what they say."""
+        return self._state
+
     def __len__(self) -> int:
         return self._length
 
@@ -181,11 +187,17 @@ class IndexedPath:
         return len(self._index.line(self._seq(position)))
 
     def position_of(self, entry_id: str) -> int | None:
-        seq = self._index.ids.get(entry_id)
+        index = self._index
+        seq = index.ids.get(entry_id)
         if seq is None:
             return None
-        position = self._index.depths[seq]
-        return position if position < self._length and self._seq(position) == seq else None
+        position = index.depths[seq]
+        behind = self._length - 1 - position
+        if behind < 0:
+            return None
+        backwards = self._backwards
+        there = backwards[behind] if behind < len(backwards) else self._seq(position)
+        return position if there == seq else None
 
     def opener(self, position: int) -> int | None:
         return self._position(self._index.openers[self._seq(position)])

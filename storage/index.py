@@ -7,47 +7,20 @@ compaction, model, tools, … on its path), set when it is committed, so that no
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from typing import NamedTuple, cast
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 from storage.decode import parse_record
 from storage.errors import BrokenPathError, DamagedSessionError, EntryNotFoundError, NotOnPathError
+from storage.in_force import NONE, ROOT, State
 from storage.protocols import NO_FACTS, Facts, Record, SessionWarning
 from storage.waiting import Waiting
-
-NONE = -1
-"""No entry: the parent of a root."""
 
 _NOT_HERE = -3
 
 BROKEN = -2
 """A parent that is missing or comes later."""
 
-
-class State(NamedTuple):
-    """What is in force at an entry: for each thing the ``seq`` of the newest entry on its path that sets it, or ``NONE``."""
-
-    compaction: int = NONE
-    model: int = NONE
-    thinking_level: int = NONE
-    active_tools: int = NONE
-    request_header: int = NONE
-    working_memory: int = NONE
-    edit: int = NONE
-    system: int = NONE
-    """The newest system message (pi-coding-agent's way to record prompt and tools)."""
-    unknown: int = NONE
-    broken: int = NONE
-    """The entry on this path whose parent is not there."""
-    turn: int = NONE
-    """The ``turn_start`` of the turn that is open here."""
-    turns: int = 0
-    """How many turns began on this path."""
-    queue: int = NONE
-    """The newest entry that put a message in the queue of this path, or may have taken one out."""
-
-
-ROOT = State()
 
 _SIMPLE = {
     "compaction": "compaction",
@@ -175,6 +148,43 @@ class EntryIndex:
         else:
             self.leaf_id = entry_id
             self.leaf_broken = None
+
+    def is_one_path(self, last: int) -> bool:
+        """Whether each entry up to ``last`` hangs from the one before it, and nothing about them is out of order."""
+        in_order = not (self.salvaged or self.broken) and NONE == self.root_with_parent == self.circular_root
+        return in_order and last >= 0 and self.depths[last] == last
+
+    def beginning(self, records: Sequence[Record]) -> EntryIndex:
+        """The index of ``records`` alone, the first ones of this index, which are one path.
+
+        Its columns are taken over as they are. What depends on other branches and on later entries is not: that is read
+        off the few entries that are no messages. To be called in any thread.
+        """
+        count = len(records)
+        other = EntryIndex()
+        other.names, other.lines = self.names[:count], self.lines[:count]
+        other.ids = dict(zip(other.names, range(count), strict=True))
+        other.parents, other.depths, other.openers = self.parents[:count], self.depths[:count], self.openers[:count]
+        other._kinds, other._state_numbers = self._kinds[:count], self._state_numbers[:count]
+        other._kind_numbers, other._kind_names = self._kind_numbers.copy(), self._kind_names.copy()
+        other._states, other._models, other._previous = self._states[:], self._models.copy(), self._previous.copy()
+        messages = {number for number, kind in enumerate(other._kind_names) if kind[0] == "message"}
+        for seq in [seq for seq, number in enumerate(other._kinds) if number not in messages]:
+            _, _, _, kind, _, facts, _ = records[seq]
+            target = None if facts is None else facts.target
+            if kind == "turn_end":
+                other.ended_turns.add(other.state(seq - 1).turn)
+            elif kind == "label" and target is not None:
+                other.labels[target] = seq
+            elif kind == "session_info":
+                other.name_seq = seq
+            elif kind == "working_memory" and target == "clear":
+                other._clears.add(seq)
+            elif kind == "delivered" and target is not None and target not in other.ids:
+                other._announced.add(target)
+        last = records[-1]
+        other.leaf_id = last.facts.target if last.type == "leaf" and last.facts is not None else last.id
+        return other
 
     def _new_state(self, state: State) -> int:
         self._states.append(state)

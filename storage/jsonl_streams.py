@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 
 from storage.blob_folder import BlobFolder
@@ -50,13 +50,14 @@ def receive_file(
 
 
 def _remove_unfinished(path: str) -> None:
-    if not os.path.isdir(os.path.dirname(path)):
+    if not os.path.isdir(os.path.dirname(path)) or os.path.lexists(path):
         return
-    left = [side for side in side_files(path) if side.endswith(".tmp")]
+    left = [side for side in side_files(path) if side.endswith(".tmp")] + [*BlobFolder(blob_folder(path)).unfinished()]
     if left:
         lock = WriterLock.acquire(f"{path}.lock")  # nobody makes it at this moment
         try:
             for side in left:
-                os.unlink(side)
+                with suppress(FileNotFoundError):  # whoever was at work there has come to its end
+                    os.unlink(side)
         finally:
             lock.release()

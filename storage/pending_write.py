@@ -98,6 +98,14 @@ class PendingWrite:
         """The same as awaiting it, as a coroutine, for task groups."""
         return await self
 
+    def begin(self) -> None:
+        """Have the batch at the head of the queue committed from now on, without waiting for it.
+
+        So something else can be done while the disk is at work. The write is no less to be awaited.
+        """
+        if self._state == _QUEUED:
+            self._queue.pump()
+
     def is_done(self) -> bool:
         """Whether it is settled: committed or failed."""
         return self._state >= _COMMITTED

@@ -6,6 +6,7 @@ anew from that: so nobody waits for a transaction while the source is read, and 
 
 from __future__ import annotations
 
+import os
 import struct
 import tempfile
 from array import array
@@ -17,7 +18,7 @@ from typing import IO, Final, Protocol, Self, overload, runtime_checkable
 
 from storage.blobs import Blobs
 from storage.decode import parse_record
-from storage.errors import DamagedSessionError, UnsupportedEntryError
+from storage.errors import DamagedSessionError, StorageError, UnsupportedEntryError
 from storage.header import SessionHeader
 from storage.protocols import BlobStore, Record, SessionStorage, SessionWarning
 
@@ -64,6 +65,46 @@ class StreamsSessions(Protocol):
         ...
 
 
+@runtime_checkable
+class LooksAhead(Protocol):
+    """**Protocol:** a repository that says beforehand what would go wrong with every session. Both methods block."""
+
+    def identity(self) -> object:
+        """What two repositories of one place have in common, however it is spelled; ``None`` where nothing is yet."""
+        ...
+
+    def check_receiving(self) -> None:
+        """Raise, if no session can be made here, whichever it is. At most empty tables are made.
+
+        A look, and no promise: a disk that is full shows when it is written to. Raises ``StorageError``,
+        ``DamagedSessionError`` where something else is, and ``UnsupportedVersionError``.
+        """
+        ...
+
+
+def check_writable(path: str) -> None:
+    """Raise ``StorageError`` unless ``path`` can be written, or made in the nearest folder above it that is there."""
+    here = path
+    while not os.path.lexists(here):
+        here = os.path.dirname(here)
+    if here != path and not os.path.isdir(here):
+        raise StorageError(f"nothing can be made here, for {here} is no folder; choose another place", path=path)
+    effective = os.access in os.supports_effective_ids
+    if not os.access(here, os.W_OK | (os.X_OK if os.path.isdir(here) else 0), effective_ids=effective):
+        raise StorageError(
+            f"nothing can be written here: {here} is read-only, or somebody else's; choose another place", path=path
+        )
+
+
+def identity_of(path: str) -> object:
+    """The ``identity`` of a folder or file: the same for each of its names."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None  # who goes on with it is told
+    return status.st_dev, status.st_ino
+
+
 def stream_of(storage: SessionStorage) -> SessionStream:
     """A storage that was opened to be read, as a stream. Its ``read`` should not read all for each page."""
 
@@ -108,9 +149,16 @@ class RecordSpool(Sequence[Record]):
         entry_id, kind = record.id.encode(), record.type.encode()
         parent = record.parent_id.encode() if record.parent_id is not None else b""
         head = _HEAD.pack(len(entry_id), len(parent), len(kind), record.parent_id is not None)
-        self._file.seek(self._starts[-1])
-        self._file.write(b"".join((head, entry_id, parent, kind, record.data)))
-        self._starts.append(self._file.tell())
+        try:
+            self._file.seek(self._starts[-1])
+            self._file.write(b"".join((head, entry_id, parent, kind, record.data)))
+            self._file.flush()
+            self._starts.append(self._file.tell())
+        except OSError as error:
+            raise StorageError(
+                f"there is no room for the session on its way: {error.strerror}; free some, or set TMPDIR to another folder",
+                path=tempfile.gettempdir(),
+            ) from error
         self.bytes += len(record.data)
 
     def __len__(self) -> int:
@@ -138,7 +186,10 @@ class RecordSpool(Sequence[Record]):
 
     def close(self) -> None:
         """Let go of the file, and so of what is in it."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError:
+            pass  # what could not be written is not needed any more
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,12 @@ HOUSE = Path(__file__).parent / "house"
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
     """The event loop that an asynchronous test runs on; read by anyio's own pytest plugin."""
     return request.param
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In the background of a script Ctrl-C is ignored, and so it would be in every process that a test starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

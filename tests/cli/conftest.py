@@ -116,7 +116,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     monkeypatch.setenv("BRANCHLINE_HOME", str(root))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     keys = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
-    for name in (*keys, "BRANCHLINE_MODEL", "BRANCHLINE_TRACEBACK", "FORCE_COLOR"):
+    for name in (*keys, "BRANCHLINE_MODEL", "BRANCHLINE_TRACEBACK", "FORCE_COLOR", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
     return Command(root, folder, monkeypatch)
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.cli.conftest import Command
@@ -78,9 +78,11 @@ class Terminal:
         self.expect(then)
         self.expect("\n>")
 
-    def pump(self) -> None:
-        """Read what it shows for a moment, while something else is waited for."""
-        self._read(0.05)
+    def until(self, condition: Callable[[], object]) -> None:
+        """Read what it shows while something else is waited for."""
+        end = time.monotonic() + 60
+        while not condition():
+            assert time.monotonic() < end and self._read(0.02), f"it did not happen; this is shown: {self.text!r}"
 
     def kill(self) -> None:
         """End it at once, as a crash would."""
@@ -92,7 +94,7 @@ class Terminal:
         end = time.monotonic() + 60
         while self._read(0.2):
             assert time.monotonic() < end, self.text
-        return self._process.wait(10)
+        return self._process.wait(60)
 
     def hang_up(self) -> int:
         """Close the window, and the exit code."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
-from harness.testing import Reply, ScriptedServer, tool_call
+from harness.testing import ScriptedServer, tool_call
+from tests.cli.answers import lasting
 from tests.cli.conftest import Command
 from tests.cli.terminal import CTRL_C, CTRL_D, Terminal, chat
 
@@ -72,11 +74,13 @@ def test_only_a_clear_answer_counts(command: Command, terminals: list[Terminal])
 def test_what_was_typed_before_is_no_answer(command: Command, terminals: list[Terminal]) -> None:
     """Keys that were pressed before the question was shown do not approve anything."""
     call = tool_call("bash", command="echo hi > made")
-    with ScriptedServer([Reply("Wait for it.", tool_calls=[call], chunk_size=1, pause=0.05), "Fine."]) as server:
+    typed = threading.Event()
+    with ScriptedServer([lasting("Wait for it.", typed.is_set, call=call), "Fine."]) as server:
         terminal = Terminal(command, "chat", "go", "--write", "--base-url", server.base_url)
         terminals.append(terminal)
         terminal.expect("Wait")
         terminal.type(b"y\ry\r")
+        typed.set()
         terminal.expect(ASKED)
         terminal.type(b"n not now\r")
         terminal.expect("Fine.")

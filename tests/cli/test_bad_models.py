@@ -157,10 +157,10 @@ def test_stopping_a_model_that_never_stops(command: Command, tmp_path: Path) -> 
         assert process.stdout is not None
         assert process.stdout.read(2) == b"la"
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=60)
         assert process.returncode == 130
         assert b"Traceback" not in told
-        assert server.wait_for_hang_up()
+        assert server.wait_for_hang_up(timeout=60)
         again = command("chat", "--session", "last", "And now?", "--base-url", server.base_url)
     assert (again.code, again.out) == (0, "It works again.\n")
     assert server.requests[-1].messages[-2]["content"].startswith("la")

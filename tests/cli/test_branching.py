@@ -85,15 +85,14 @@ def test_branch_with_a_summary(command: Command, terminals: list[Terminal]) -> N
 
 def test_a_summary_can_be_stopped(command: Command, terminals: list[Terminal]) -> None:
     """Ctrl-C while the model writes it: one is where one was."""
-    with ScriptedServer(["First answer.", Reply(GOOD, delay=30), "Second answer."]) as server:
+    with ScriptedServer(["First answer.", Reply(GOOD, delay=600), "Second answer."]) as server:
         terminal = chat(command, terminals, "--base-url", server.base_url)
         terminal.ask("one", "First answer.")
         terminal.ask("/label x", "x")
         label = id_of(command, "one")[-8:]
         terminal.type(f"/branch {label} --summary\r".encode())
         terminal.expect("summarising; Ctrl-C stops it")
-        while len(server.requests) < 2:
-            terminal.pump()
+        terminal.until(lambda: len(server.requests) == 2)
         terminal.type(CTRL_C)
         terminal.expect("stopped")
         terminal.expect("\n>")

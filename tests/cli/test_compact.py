@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -74,7 +73,7 @@ def test_what_is_wrong_is_told(command: Command) -> None:
 
 def test_in_a_terminal(command: Command, terminals: list[Terminal]) -> None:
     """/compact says what it does; Ctrl-C stops it, and nothing was changed; then it is done."""
-    replies: list[Any] = [Reply("late", delay=60), SUMMARY]
+    replies: list[Any] = [Reply("late", delay=600), SUMMARY]
     with ScriptedServer(answering(summary=lambda _: replies.pop(0))) as server:
         terminal = chat(command, terminals, "--base-url", server.base_url, "--no-tools")
         terminal.ask("/compact", "there is no session yet")
@@ -82,8 +81,7 @@ def test_in_a_terminal(command: Command, terminals: list[Terminal]) -> None:
             terminal.ask(f"{number}: {WORDS}", "Answered. So it is.")
         terminal.type(b"/compact Keep the ports.\r")
         terminal.expect("summarising; Ctrl-C stops it")
-        while len(replies) > 1:
-            terminal.pump()
+        terminal.until(lambda: len(replies) == 1)
         terminal.type(CTRL_C)
         terminal.expect("stopped")
         terminal.expect("\n>")
@@ -134,10 +132,7 @@ def test_sixty_turns_and_a_kill(command: Command, terminals: list[Terminal]) -> 
             before = len(conversation(server))
             terminal.type(f"{number}: {WORDS}\r".encode())
             number += 1
-            end = time.monotonic() + 60
-            while len(conversation(server)) == before and summaries < 3:
-                terminal.pump()
-                assert time.monotonic() < end
+            terminal.until(lambda before=before: len(conversation(server)) > before or summaries == 3)
             if summaries < 3:
                 terminal.expect("Answered. So it is.")
                 terminal.expect("\n>")

@@ -146,10 +146,10 @@ def test_depth_needs_no_recursion_and_no_indentation() -> None:
     """A chain of 20,000 entries is drawn, at the left edge."""
     entries = [user("0", None)] + [user(str(number), str(number - 1)) for number in range(1, 20_000)]
     tree = tree_of(entries, "19999")
-    begun = time.perf_counter()
+    begun = time.process_time()  # what else runs on this machine does not count
     lines = [plain(line) for line in draw(tree, labels={}, glyphs=ASCII)]
     assert len(lines) == 20_000 and all(line.startswith("* ") for line in lines)
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
 
 
 def test_indentation_stays_small() -> None:

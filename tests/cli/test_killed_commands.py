@@ -72,7 +72,7 @@ def test_killed_at_random(command: Command, name: str) -> None:
     begun = time.monotonic()
     assert command.process(*arguments).code == 0
     whole = time.monotonic() - begun
-    for _ in range(15):
+    for _ in range(10):
         end = time.monotonic() + random.uniform(0, 1.1 * whole)
         killed(command, arguments, lambda end=end: time.monotonic() > end)
         sound(command, source, data)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -17,9 +16,9 @@ import pytest
 from harness.cli.places import kind_of_place
 from harness.cli.shelf import places_on
 from harness.session import Session
-from storage.session_streams import StreamsSessions
 from tests.cli.conftest import CORRUPT, Command
 from tests.cli.made_sessions import make_tree, said, written
+from tests.cli.migrations import large, lines_in
 from tests.cli.shelves import KINDS, new_root, section_of
 
 
@@ -37,29 +36,6 @@ def filled(kind: str, root: str) -> list[str]:
                 return [session.id, fork.id]
 
     return anyio.run(fill)
-
-
-def large(path: Path, entries: int) -> Path:
-    """A session of ours that takes a moment to copy."""
-    head = {"type": "session", "version": 3, "id": path.stem, "timestamp": "2026-01-01T00:00:00.000Z", "branchline": 1}
-    rows: list[dict[str, Any]] = [head]
-    for seq in range(entries):
-        members = {"seq": seq, "type": "message", "id": f"e{seq:07}", "parentId": f"e{seq - 1:07}" if seq else None}
-        message = {"role": "user", "content": f"{seq} " + "x" * 600, "timestamp": 1}
-        rows.append({**members, "timestamp": "2026-01-01T00:00:01.000Z", "message": message})
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows))
-    return path
-
-
-def lines_in(root: str, session_id: str) -> list[bytes]:
-    """The lines of a session, as they are kept."""
-    place = next(place for place in places_on(kind_of_place(root)) if place.name == session_id)
-    assert place.section is not None
-    repository = place.section.repository
-    assert isinstance(repository, StreamsSessions)
-    with repository.reading(session_id) as stream:
-        return [record.data for record in stream.records]
 
 
 @pytest.mark.parametrize("target_kind", KINDS)

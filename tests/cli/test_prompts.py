@@ -5,19 +5,16 @@ from __future__ import annotations
 import re
 import stat
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from harness.cli.prompt_history import LARGEST_FILE, PromptHistory
 from harness.testing import Reply, ScriptedServer, tool_call
+from tests.cli.answers import lasting, queued
 from tests.cli.conftest import Command, texts
 from tests.cli.terminal import ALT_ENTER, CTRL_C, CTRL_D, CTRL_J, PASTE_BEGINS, PASTE_ENDS, UP, Terminal, chat
-
-
-def slow(text: str) -> Reply:
-    """A reply that takes a while to say."""
-    return Reply(text, chunk_size=4, pause=0.1)
 
 
 def test_a_prompt_of_many_lines(command: Command, terminals: list[Terminal]) -> None:
@@ -106,7 +103,8 @@ def test_a_history_of_any_size_and_kind(tmp_path: Path) -> None:
 
 def test_a_line_into_an_answer(command: Command, terminals: list[Terminal]) -> None:
     """What is typed while an answer runs is said at its next step; the answer goes on where it was, on a line of its own."""
-    with ScriptedServer([slow("Hello, this takes a little while to say."), "As you say."]) as server:
+    script = [lasting("Hello, this takes a little while to say.", queued(command, "be brief")), "As you say."]
+    with ScriptedServer(script) as server:
         terminal = chat(command, terminals, "--base-url", server.base_url)
         terminal.type(b"hi\r")
         terminal.expect("Hello")
@@ -126,13 +124,13 @@ def test_a_line_into_an_answer(command: Command, terminals: list[Terminal]) -> N
 
 def test_an_answer_that_goes_elsewhere_is_whole(command: Command, terminals: list[Terminal]) -> None:
     """With standard output in a file, lines into the answer, tools and prompts leave nothing in it but the answers."""
-    script = [slow("Hello, this takes a while."), [tool_call("list", path=".")], "As you say."]
+    first = lasting("Hello, this takes a while.", queued(command, "look around"))
+    script = [first, [tool_call("list", path=".")], "As you say."]
     path = command.folder / "answers"
     with ScriptedServer(script) as server, path.open("wb") as output:
         terminal = chat(command, terminals, "--base-url", server.base_url, output=output.fileno())
         terminal.type(b"hi\r")
-        while b"Hello" not in path.read_bytes():
-            terminal.pump()
+        terminal.until(lambda: b"Hello" in path.read_bytes())
         terminal.type(b"look around\r")
         terminal.expect("-> list(")
         terminal.expect("\n>")
@@ -146,15 +144,16 @@ def test_an_answer_that_goes_elsewhere_is_whole(command: Command, terminals: lis
 
 def test_a_line_that_comes_too_late_is_the_next_prompt(command: Command, terminals: list[Terminal]) -> None:
     """Typed during the answer and sent after its end, it is asked at once; none of it is lost."""
-    with ScriptedServer([slow("Hello there."), "Second."]) as server:
+    typed = threading.Event()
+    with ScriptedServer([lasting("Hello there.", typed.is_set), "Second."]) as server:
         terminal = chat(command, terminals, "--base-url", server.base_url)
         terminal.type(b"hi\r")
         terminal.expect("Hello")
         terminal.type(b"and ")
         terminal.expect("steer>")
         terminal.expect("and")
-        while "turn_end" not in (next(command.root.glob("*.jsonl"))).read_text():
-            terminal.pump()
+        typed.set()
+        terminal.until(lambda: "turn_end" in next(command.root.glob("*.jsonl")).read_text())
         terminal.type(b"then?\r")
         terminal.expect("asking now: and then?")
         terminal.expect("Second.")
@@ -163,12 +162,12 @@ def test_a_line_that_comes_too_late_is_the_next_prompt(command: Command, termina
 
 def test_a_stop_gives_back_what_was_not_said(command: Command, terminals: list[Terminal]) -> None:
     """A line that the model had not been told when Ctrl-C came stands at the next prompt, to be sent or changed."""
-    with ScriptedServer([slow("Hello, this takes a while. " * 9), "Second."]) as server:
+    with ScriptedServer([lasting("Hello, this takes a while."), "Second."]) as server:
         terminal = chat(command, terminals, "--base-url", server.base_url)
         terminal.type(b"hi\r")
         terminal.expect("Hello")
         terminal.type(b"be brief\r")
-        terminal.expect("brief\n")
+        terminal.until(queued(command, "be brief"))
         terminal.type(CTRL_C)
         terminal.expect("recorded as cancelled")
         terminal.expect("> be brief")
@@ -178,9 +177,44 @@ def test_a_stop_gives_back_what_was_not_said(command: Command, terminals: list[T
     assert "be brief, please" in command("tree").out
 
 
+SLOW_TO_TAKE = """
+import sys
+import anyio
+from harness.cli.conversation import Conversation
+from harness.cli import main
+
+steer = Conversation.steer
+
+async def steer_slowly(self, text):
+    print("it takes a while", file=sys.stderr, flush=True)
+    await anyio.sleep(0.5)
+    return await steer(self, text)
+
+Conversation.steer = steer_slowly
+sys.exit(main())
+"""
+
+
+def test_a_stop_loses_no_line_that_is_on_its_way(command: Command, terminals: list[Terminal]) -> None:
+    """Ctrl-C between Enter and the moment in which the line is on record: it stands at the next prompt all the same."""
+    with ScriptedServer([lasting("Hello, this takes a while."), "Second."]) as server:
+        arguments = ("chat", "--base-url", server.base_url)
+        line = [sys.executable, "-c", SLOW_TO_TAKE, *arguments]
+        terminal = chat(command, terminals, *arguments[1:], line=line)
+        terminal.type(b"hi\r")
+        terminal.expect("Hello")
+        terminal.type(b"be brief\r")
+        terminal.expect("it takes a while")
+        terminal.type(CTRL_C)
+        terminal.expect("> be brief")
+        terminal.type(b"\r")
+        terminal.expect("Second.")
+    assert texts(server.requests[1].messages)[-1] == ("user", "be brief")
+
+
 def test_a_failure_gives_back_what_was_not_said(command: Command, terminals: list[Terminal]) -> None:
     """So does a model that fails before it was told."""
-    broken = Reply("Hello, this takes a while. " * 2, chunk_size=4, pause=0.1, error=ValueError("out of order"))
+    broken = lasting("Hello, this takes a while.", queued(command, "be brief"), error="out of order")
     with ScriptedServer([broken, "Second."]) as server:
         terminal = chat(command, terminals, "--base-url", server.base_url)
         terminal.type(b"hi\r")
@@ -195,7 +229,7 @@ def test_a_failure_gives_back_what_was_not_said(command: Command, terminals: lis
 
 def test_a_paste_into_an_answer_is_one_line(command: Command, terminals: list[Terminal]) -> None:
     """Many lines that are pasted while an answer runs wait for Enter, as they do at the prompt."""
-    with ScriptedServer([slow("Hello, this takes a little while to say."), "Read."]) as server:
+    with ScriptedServer([lasting("Hello, it takes a while.", queued(command, "line 2")), "Read."]) as server:
         terminal = chat(command, terminals, "--base-url", server.base_url)
         terminal.type(b"hi\r")
         terminal.expect("Hello")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import threading
 
-from harness.testing import Reply, ScriptedServer
+from harness.testing import ScriptedServer
+from tests.cli.answers import lasting
 from tests.cli.conftest import Command, texts
 from tests.cli.terminal import CTRL_C, CTRL_D, TAB, Terminal, chat
 
@@ -54,8 +56,10 @@ def test_other_model_thinking_and_tools(command: Command, terminals: list[Termin
         terminal = chat(command, terminals, "--base-url", server.base_url, "--model", "first")
         terminal.ask("/tools", "the model may use read, list, search")
         terminal.ask("/tools read", "the model may use read; it may not use list, search")
+        terminal.ask("/thinking", "thinking: as the model does by itself")
         terminal.ask("/thinking low", "thinking: low")
         terminal.ask("hi", "one")
+        terminal.ask("/context", ", thinking low, tools read")
         terminal.ask("/model second", "/second answers")
         terminal.ask("/thinking high", "thinking: high")
         terminal.ask("/tools none", "the model may use no tools")
@@ -65,6 +69,23 @@ def test_other_model_thinking_and_tools(command: Command, terminals: list[Termin
     assert [tool["function"]["name"] for tool in first["tools"]] == ["read"]
     assert (second["model"], second["reasoning_effort"]) == ("second", "high")
     assert "tools" not in second
+
+
+def test_a_thinking_level_that_nobody_set_is_none(command: Command, terminals: list[Terminal]) -> None:
+    """Nothing was said about thinking: that is not "off", neither at the prompt nor in what the record says."""
+    with ScriptedServer(["one"]) as server:
+        terminal = chat(command, terminals, "--base-url", server.base_url)
+        terminal.ask("hi", "one")
+        terminal.ask("/context", "thinking as the model does by itself")
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+        terminal = chat(command, terminals, "--base-url", server.base_url, "-s", "last", "--thinking", "high")
+        terminal.ask("/context", "thinking high")  # it is not on record yet, and what the next request asks for
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+    assert "reasoning_effort" not in server.requests[0].body
+    assert "thinking as the model does by itself" in command("context").out
+    assert command("context", "--json").rows[0]["thinkingLevel"] is None
 
 
 def test_what_is_wrong_is_told(command: Command, terminals: list[Terminal]) -> None:
@@ -144,11 +165,15 @@ def complete(terminal: Terminal, typed: str, offered: str, then: str) -> None:
 
 def test_a_command_that_is_typed_into_an_answer_waits_for_its_end(command: Command, terminals: list[Terminal]) -> None:
     """A command during an answer is no message for the model: it runs afterwards."""
-    with ScriptedServer([Reply("Hello, this takes a while.", chunk_size=4, pause=0.1)]) as server:
+    typed = threading.Event()
+    with ScriptedServer([lasting("Hello, this takes a while.", typed.is_set)]) as server:
         terminal = chat(command, terminals, "--base-url", server.base_url)
         terminal.type(b"hi\r")
         terminal.expect("Hello")
         terminal.type(b"/name quick\r")
+        terminal.expect("quick\n")
+        assert "is named" not in terminal.text
+        typed.set()
         terminal.expect("is named now: quick")
         assert len(server.requests) == 1
     assert "while." in terminal.text

@@ -81,7 +81,7 @@ def test_a_reader_that_reads_no_more(command: Command, arguments: tuple[str, ...
     process.stdout.close()
     err = process.stderr.read()
     process.stderr.close()
-    assert process.wait(30) == 141
+    assert process.wait(60) == 141
     assert err == b""
 
 
@@ -101,7 +101,7 @@ def test_a_closed_standard_error(command: Command) -> None:
         process.stderr.close()
         assert process.stdout.read() == b"answer\n"
         process.stdout.close()
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.fixture

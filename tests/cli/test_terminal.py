@@ -10,7 +10,8 @@ import uuid
 
 import pytest
 
-from harness.testing import Reply, ScriptedServer, tool_call
+from harness.testing import ScriptedServer, tool_call
+from tests.cli.answers import lasting
 from tests.cli.conftest import Command
 from tests.cli.terminal import CTRL_C, CTRL_D, PASTE_BEGINS, PASTE_ENDS, Terminal
 
@@ -20,14 +21,14 @@ def test_a_conversation_at_the_prompt(command: Command, terminals: list[Terminal
     with ScriptedServer(["First answer.", "Second answer."]) as server:
         terminal = Terminal(command, "chat", "--base-url", server.base_url, "--model", "m")
         terminals.append(terminal)
-        terminal.expect(">")
+        terminal.expect("\n>")
         assert f"{server.base_url.split('/')[2]}/m" in terminal.text
         terminal.type(b"one\r")
         terminal.expect("First answer.")
-        terminal.expect(">")
+        terminal.expect("\n>")
         terminal.type(b"two\r")
         terminal.expect("Second answer.")
-        terminal.expect(">")
+        terminal.expect("\n>")
         terminal.type(CTRL_D)
         assert terminal.wait() == 0
     assert "go on with: branchline chat --session" in terminal.text
@@ -37,20 +38,20 @@ def test_a_conversation_at_the_prompt(command: Command, terminals: list[Terminal
 
 def test_ctrl_c_stops_the_answer_and_then_leaves(command: Command, terminals: list[Terminal]) -> None:
     """Ctrl-C in an answer cancels that turn and asks for the next prompt; in an empty line it leaves with 130."""
-    with ScriptedServer([Reply("Hello, this will take long", chunk_size=5, pause=0.5), "Fine."]) as server:
+    with ScriptedServer([lasting("Hello, this will take long"), "Fine."]) as server:
         terminal = Terminal(command, "chat", "--base-url", server.base_url)
         terminals.append(terminal)
-        terminal.expect(">")
+        terminal.expect("\n>")
         terminal.type(b"one\r")
         terminal.expect("Hello")
         terminal.type(CTRL_C)
         terminal.expect("recorded as cancelled")
-        terminal.expect(">")
-        assert server.wait_for_hang_up()
+        terminal.expect("\n>")
+        assert server.wait_for_hang_up(timeout=60)
         terminal.type(b"typed, not sent" + CTRL_C)
         terminal.type(b"two\r")
         terminal.expect("Fine.")
-        terminal.expect(">")
+        terminal.expect("\n>")
         terminal.type(CTRL_C)
         assert terminal.wait() == 130
     assert "Traceback" not in terminal.text
@@ -63,7 +64,7 @@ def test_leaving_at_once_leaves_nothing(command: Command, terminals: list[Termin
     """A loop in which nothing was asked makes no session."""
     terminal = Terminal(command, "chat", "--base-url", "http://127.0.0.1:9")
     terminals.append(terminal)
-    terminal.expect(">")
+    terminal.expect("\n>")
     terminal.type(b"  \r")
     terminal.expect("\n>")
     terminal.type(CTRL_D)
@@ -76,7 +77,7 @@ def test_a_pasted_text_is_one_prompt(command: Command, terminals: list[Terminal]
     with ScriptedServer(["Read."]) as server:
         terminal = Terminal(command, "chat", "--base-url", server.base_url)
         terminals.append(terminal)
-        terminal.expect(">")
+        terminal.expect("\n>")
         terminal.type(PASTE_BEGINS + b"line 1\rline 2\r" + PASTE_ENDS)
         terminal.type(b"and this\r")
         terminal.expect("Read.")
@@ -88,17 +89,17 @@ def test_a_failure_at_the_prompt_is_not_the_end(command: Command, terminals: lis
     with ScriptedServer([ValueError("out of order"), "Better."]) as server:
         terminal = Terminal(command, "chat", "--base-url", server.base_url)
         terminals.append(terminal)
-        terminal.expect(">")
+        terminal.expect("\n>")
         terminal.type(b"one\r")
         terminal.expect("out of order")
-        terminal.expect(">")
+        terminal.expect("\n>")
         terminal.type(b"two\r")
         terminal.expect("Better.")
 
 
 def test_ctrl_c_in_one_shot_ends_it(command: Command, terminals: list[Terminal]) -> None:
     """With the prompt as an argument Ctrl-C cancels and leaves with 130."""
-    with ScriptedServer([Reply("Hello, this will take long", chunk_size=5, pause=0.5)]) as server:
+    with ScriptedServer([lasting("Hello, this will take long")]) as server:
         terminal = Terminal(command, "chat", "hi", "--base-url", server.base_url)
         terminals.append(terminal)
         terminal.expect("Hello")
@@ -109,12 +110,12 @@ def test_ctrl_c_in_one_shot_ends_it(command: Command, terminals: list[Terminal])
 
 def test_a_window_that_is_closed(command: Command, terminals: list[Terminal]) -> None:
     """Closing the window in the middle of an answer cancels the turn, on record."""
-    with ScriptedServer([Reply("Hello, this will take long", chunk_size=5, pause=0.5)]) as server:
+    with ScriptedServer([lasting("Hello, this will take long")]) as server:
         terminal = Terminal(command, "chat", "hi", "--base-url", server.base_url)
         terminals.append(terminal)
         terminal.expect("Hello")
         assert terminal.hang_up() in (1, 143)
-        assert server.wait_for_hang_up()
+        assert server.wait_for_hang_up(timeout=60)
     assert "turn 1 cancelled" in command("tree").out
 
 
@@ -123,10 +124,10 @@ def test_a_window_that_is_closed_at_the_prompt(command: Command, terminals: list
     with ScriptedServer(["Hello", "Welcome back"]) as server:
         terminal = Terminal(command, "chat", "--base-url", server.base_url)
         terminals.append(terminal)
-        terminal.expect(">")
+        terminal.expect("\n>")
         terminal.type(b"hi\r")
         terminal.expect("Hello")
-        terminal.expect(">")
+        terminal.expect("\n>")
         assert terminal.hang_up() in (0, 143)
         assert command("chat", "-s", "last", "hi", "--base-url", server.base_url).out == "Welcome back\n"
     assert "Hello" in command("tree").out and command("verify").code == 0

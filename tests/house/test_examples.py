@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
+import httpx
 import pytest
 
+from harness import Session, SqliteRepository, TurnEndEntry
+from harness.testing import Reply, ScriptedServer
 from tests.house.pages import REPOSITORY
+from tests.postgres_server import PostgresServer
 
 EXAMPLES = REPOSITORY / "examples"
 
@@ -21,8 +29,13 @@ PRINTED = {
         "forked: Structures, 5 messages, the last: Because one can go back.",
     ],
     "fastapi_endpoint.py": [
-        '{"text": "Let "}, and the client leaves',
-        "turns: completed, cancelled, completed",
+        '20 users: {"ended": "completed"}',
+        '{"text": "One, "}, and the client leaves',
+        '{"ended": "suspended"}',
+        "409 {'error': 'pending_call'}",
+        "after a restart: To Bob: Hello!",
+        "Sent to Bob. Turns: cancelled, completed",
+        "404",
     ],
     "fifteen_lines.py": ["I am a script. What I say is written in chat.jsonl."],
     "first.py": ["It is called Atlas."],
@@ -41,14 +54,35 @@ PRINTED = {
 }
 
 
-def run(example: Path, folder: Path) -> list[str]:
-    """What ``example`` prints when it is run in ``folder``, without keys and with this repository installed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "ANTHROPIC_"))}
-    environment["PYTHONPATH"] = str(REPOSITORY)
+SLOW_DISK = """
+import time
+from storage.sqlite import SqliteStorage
+from uvicorn.main import main
+
+commit = SqliteStorage.commit
+
+def slow(storage, records):
+    time.sleep(0.2)
+    return commit(storage, records)
+
+SqliteStorage.commit = slow
+main()
+"""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Without keys and without a database, with this repository installed."""
+    others = ("OPENAI_", "ANTHROPIC_", "DATABASE_URL")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), **more}
+
+
+def run(example: Path, folder: Path, **more: str) -> list[str]:
+    """What ``example`` prints when it is run in ``folder``."""
     result = subprocess.run(
         [sys.executable, "-W", "error", str(example)],
         cwd=folder,
-        env=environment,
+        env=environment(**more),
         capture_output=True,
         text=True,
         timeout=60,
@@ -65,6 +99,56 @@ def test_examples_run(example: Path, tmp_path: Path):
     printed = run(example, tmp_path)
     expected = PRINTED[example.name]
     assert [line for line in printed if line in expected] == expected
+
+
+def test_the_service_runs_over_postgresql(postgres_server: PostgresServer, tmp_path: Path):
+    """The same service, over a database server."""
+    example = EXAMPLES / "fastapi_endpoint.py"
+    printed = run(example, tmp_path, DATABASE_URL=postgres_server.new_schema())
+    assert printed == run(example, tmp_path)
+    assert set(PRINTED[example.name]) <= set(printed)
+
+
+def test_the_service_ends_when_its_turns_are_on_record(tmp_path: Path):
+    """SIGTERM in the middle of answers: the server cancels them and would end the process at once; the service waits."""
+    command = [sys.executable, "-c", SLOW_DISK, "--app-dir", str(EXAMPLES), "fastapi_endpoint:app"]
+    model = ScriptedServer(lambda _: Reply("and so on " * 100, chunk_size=5, pause=0.1))
+    with model, socket.create_server(("127.0.0.1", 0)) as listening:
+        number = listening.fileno()
+        service = subprocess.Popen(
+            [*command, "--fd", str(number), "--timeout-graceful-shutdown", "0"],
+            cwd=tmp_path,
+            env=environment(OPENAI_API_KEY="any", OPENAI_BASE_URL=model.base_url),
+            pass_fds=[number],
+            stderr=subprocess.DEVNULL,
+        )
+        place = f"http://127.0.0.1:{listening.getsockname()[1]}/chats"
+        try:
+            reasons = anyio.run(ends_after_the_end, service, place, tmp_path / "chats.db")
+        finally:
+            service.kill()
+            service.wait()
+    assert reasons == ["cancelled"] * 3
+
+
+async def ends_after_the_end(service: subprocess.Popen[bytes], place: str, file: Path) -> list[str]:
+    """Begin three turns, end the service, and look at how they ended."""
+    count = 3
+    async with AsyncExitStack() as stack:
+        client = httpx.AsyncClient(trust_env=False, timeout=30, headers={"X-User": "ada"})
+        await stack.enter_async_context(client)
+        for number in range(count):
+            streamed = client.stream("POST", f"{place}/c{number}/turns", json={"prompt": "Count."})
+            response = await stack.enter_async_context(streamed)
+            assert await anext(response.aiter_lines()) == '{"text": "and s"}'
+        service.terminate()
+        await anyio.to_thread.run_sync(service.wait, 30)
+    chats = SqliteRepository(file)
+    found: list[str] = []
+    for number in range(count):
+        async with Session.open(chats.open(f"ada.c{number}", mode="read")) as session:
+            found += [entry.reason for entry in await session.entries() if isinstance(entry, TurnEndEntry)]
+    return found
 
 
 def test_the_smallest_app_is_small():

@@ -22,7 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)],
         check=True,
         capture_output=True,
-        timeout=100,
+        timeout=280,
     )
     (built,) = folder.glob("*.whl")
     return zipfile.ZipFile(built)

@@ -46,6 +46,14 @@ def jsonl(tmp_path: Path) -> JsonlPlace:
 
 
 @pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder of sessions."""
+    folder = tmp_path / "sessions"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> EntryFilePlace:
     """A place in a folder of files."""
     return EntryFilePlace(tmp_path)

@@ -126,11 +126,11 @@ def look(path: Path, acknowledged: list[str], loop: str) -> Callable[[int], None
     return lambda pipe: anyio.run(run, pipe, backend=loop)
 
 
-def read_until_killed(child: int, pipe: int, seconds: float, wait_for_first: bool) -> list[str]:
-    """Read what the child says; kill it ``seconds`` after its start, or after its first word; the whole lines."""
+def read_until_killed(child: int, pipe: int, seconds: float, wait_for: bytes = b"") -> list[str]:
+    """Read what the child says; kill it ``seconds`` after its start, or after it said ``wait_for``; the whole lines."""
     said = b""
-    if wait_for_first:
-        said = os.read(pipe, 65536)
+    while wait_for not in said and (piece := os.read(pipe, 65536)):
+        said += piece
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         if select.select([pipe], [], [], left)[0]:
@@ -162,7 +162,7 @@ def main(backend: str, folder: str, rounds: int, seed: int) -> None:
         kind = chooser.choice(("small", "side by side", "large"))
         child, pipe = in_child(write_for_ever(path, kind, loop, chooser.choice(("os", "fsync"))))
         early = chooser.random() < 0.15
-        said = read_until_killed(child, pipe, chooser.random() * (0.02 if early else 0.01), not early)
+        said = read_until_killed(child, pipe, chooser.random() * (0.02 if early else 0.01), b"" if early else b"\n")
         problems = [line for line in said if line.startswith("!")]
         if problems:
             sys.exit(f"round {number}: the writer failed: {problems}")

@@ -182,7 +182,7 @@ async def test_closing_waits_for_a_blob_that_is_being_written(in_files: Place, m
 
     def slow(source: str, target: str) -> None:
         reached.set()
-        go.wait(10)
+        go.wait(60)
         real_rename(source, target)
 
     def close() -> None:

@@ -7,7 +7,6 @@ matters.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Literal
 
 import anyio
@@ -71,12 +70,12 @@ async def test_cancelled_while_others_are_written(where: Place, way: Way) -> Non
         queued.start(group)
         await a_few_turns()
         queued.cancel()
-        with anyio.fail_after(2):
+        with anyio.fail_after(60):
             await queued.ended.wait()
         assert queued.outcome == "cancelled"
         assert not queued.write.is_done()
         gate.open()
-        with anyio.fail_after(2):
+        with anyio.fail_after(60):
             await under_way.ended.wait()
         assert under_way.outcome == "acknowledged"
     await log.aclose()
@@ -99,7 +98,7 @@ async def test_cancelled_while_it_is_written(jsonl: JsonlPlace, way: Way, step: 
         assert waiter.outcome == "waiting"
         assert not waiter.write.is_done()
         gate.open()
-        with anyio.fail_after(2):
+        with anyio.fail_after(60):
             await waiter.ended.wait()
         assert waiter.outcome == "cancelled"
         assert waiter.write.is_done()
@@ -129,7 +128,7 @@ async def test_the_drainer_is_cancelled_and_others_wait(
         drainer.cancel()
         await a_few_turns()
         gate.open()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             for waiter in [drainer, *others[::10]]:
                 await waiter.ended.wait()
         assert {waiter.outcome for waiter in others[::10]} == {"acknowledged"}
@@ -152,7 +151,7 @@ async def test_everybody_is_cancelled_but_one(where: Place, way: Way) -> None:
         for waiter in waiters[:-1]:
             waiter.cancel()
         gate.open()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             for waiter in waiters:
                 await waiter.ended.wait()
         assert waiters[-1].outcome == "acknowledged"
@@ -176,7 +175,7 @@ async def test_cancelled_in_the_tick_in_which_it_is_settled(where: Place, way: W
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
             first.cancel()
-            with anyio.fail_after(5):
+            with anyio.fail_after(60):
                 await first.ended.wait()
                 await second.ended.wait()
             assert second.outcome == "acknowledged"
@@ -235,7 +234,7 @@ async def test_cancelling_who_reads_or_closes(where: Place, way: Way, what: str)
             scope.cancel()
         await a_few_turns()
         gate.open()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await ended.wait()
     if what != "aclose":
         await writes[-1]
@@ -276,7 +275,7 @@ async def test_leaving_cancelled_closes_all_the_same(where: Place, way: Way) -> 
             task.cancel()
         else:
             scope.cancel()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await ended.wait()
     if task is not None:
         with pytest.raises(asyncio.CancelledError):
@@ -297,7 +296,7 @@ async def test_timeouts_time_out(jsonl: JsonlPlace) -> None:
     with pytest.raises(TimeoutError):
         with anyio.fail_after(0.005):
             await log.append_message(said("timed out"))
-    with anyio.move_on_after(5) as scope:
+    with anyio.move_on_after(60) as scope:
         await log.append_message(said("in time"))
     assert not scope.cancelled_caught
     await log.aclose()
@@ -307,24 +306,16 @@ async def test_timeouts_time_out(jsonl: JsonlPlace) -> None:
 async def test_the_loop_runs_on_while_a_cancelled_task_stays(jsonl: JsonlPlace, way: Way) -> None:
     """R8: a task that has to stay with a slow write does not keep the others from running."""
     log, storage = await faulty_log(jsonl)
-    storage.slow_down("commit", 0.1)
-    gaps: list[float] = []
-
-    async def heartbeat() -> None:
-        last = time.perf_counter()
-        while True:
-            await anyio.sleep(0.002)
-            now = time.perf_counter()
-            gaps.append(now - last)
-            last = now
+    gate = storage.hold("commit")
 
     async with anyio.create_task_group() as group:
         waiter = Waiter(log.append_message(said()), way)
         waiter.start(group)
-        group.start_soon(heartbeat)
-        await anyio.sleep(0.02)
+        await reached(gate)
         waiter.cancel()
+        for _ in range(20):
+            await anyio.sleep(0.002)
+        assert waiter.outcome == "waiting"
+        gate.open()
         await waiter.ended.wait()
-        group.cancel_scope.cancel()
-    assert len(gaps) > 10
     await log.aclose()

@@ -31,8 +31,7 @@ from tests.storage.entry_folders import (
     reopen,
     snapshot,
 )
-
-STRANGER = 65534  # nobody
+from tests.storage.strangers import STRANGER, as_stranger
 
 
 @pytest.fixture
@@ -254,7 +253,8 @@ def test_a_killed_creation_leaves_no_session(tmp_path: Path) -> None:
     assert process.stdout is not None
     process.stdout.readline()
     while not list(tmp_path.glob(".chat.creating-*/entries/*")):
-        time.sleep(0.005)
+        assert process.poll() is None
+        time.sleep(0.001)
     process.kill()
     assert process.communicate()[0] == ""
     assert not folder.exists()
@@ -279,27 +279,13 @@ def _open_as_stranger(folder: str, result: Any) -> None:
     result.put(json.dumps(found))
 
 
-def as_stranger(folder: Path) -> dict[str, str]:
-    """What another user meets when they open the session."""
-    for place in folder.parents:
-        if place.is_relative_to("/tmp") and place != Path("/tmp"):
-            place.chmod(0o755)
-    context = multiprocessing.get_context("spawn")
-    result = context.Queue()
-    process = context.Process(target=_open_as_stranger, args=(str(folder), result))
-    process.start()
-    found = json.loads(result.get(timeout=30))
-    process.join()
-    return found
-
-
 @pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="drops to another user, so it needs root")
 class TestPermissions:
     def test_what_cannot_be_read_is_not_missing(self, folder: Path) -> None:
         """Unreadable is an error of its own, and nothing is made."""
         make(folder, [1])
         before = snapshot(folder)
-        found = as_stranger(folder)
+        found = as_stranger(_open_as_stranger, folder)
         assert found["read"].startswith("StorageError")
         assert found["write"].startswith("StorageError")
         assert snapshot(folder) == before
@@ -311,7 +297,7 @@ class TestPermissions:
         for path in [folder, *folder.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
         before = snapshot(folder)
-        found = as_stranger(folder)
+        found = as_stranger(_open_as_stranger, folder)
         assert found["read"] == "2 entries"
         assert "write permission" in found["write"]
         assert snapshot(folder) == before
@@ -322,6 +308,6 @@ class TestPermissions:
         for path in [folder, *folder.rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
         entry_path(folder, records[2]).chmod(0o600)
-        found = as_stranger(folder)
+        found = as_stranger(_open_as_stranger, folder)
         assert found["read"].startswith("StorageError")
         assert records[2].id in found["read"]

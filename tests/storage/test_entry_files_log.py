@@ -150,7 +150,7 @@ class TestWithLog:
         ids: set[str] = set()
 
         async def visit(number: int) -> None:
-            storage = await EntryFileStorage.open_or_create(folder, lock_timeout=20)
+            storage = await EntryFileStorage.open_or_create(folder, lock_timeout=60)
             log = await EntryLog.open(storage)
             await log.append_message(UserMessage(content=str(number)))
             ids.add(storage.info.header.id)

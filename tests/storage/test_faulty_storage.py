@@ -113,7 +113,7 @@ async def test_slow_and_held() -> None:
     gate = storage.hold("commit")
     thread = threading.Thread(target=storage.commit, args=(records[1:],))
     thread.start()
-    assert gate.reached.wait(5)
+    assert gate.reached.wait(60)
     assert seqs(storage.inner) == [0]
     gate.open()
     thread.join(5)
@@ -126,7 +126,7 @@ async def test_it_notices_calls_that_overlap() -> None:
     gate = storage.hold("commit")
     thread = threading.Thread(target=storage.commit, args=(chain(1),))
     thread.start()
-    assert gate.reached.wait(5)
+    assert gate.reached.wait(60)
     storage.read()
     gate.open()
     thread.join(5)

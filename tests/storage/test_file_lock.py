@@ -96,7 +96,7 @@ def test_it_waits_as_long_as_asked(path: str) -> None:
     begun = time.monotonic()
     with pytest.raises(SessionLockedError):
         WriterLock.acquire(path, 0.2)
-    assert 0.2 <= time.monotonic() - begun < 2
+    assert 0.2 <= time.monotonic() - begun < 60
     timer = threading.Timer(0.2, lock.release)
     timer.start()
     WriterLock.acquire(path, math.inf).release()
@@ -164,7 +164,7 @@ def test_the_lock_of_a_deleted_session_is_not_taken_by_who_waited(path: str) -> 
     """Who waited for a lock whose file was removed meanwhile locks the new file, not the one that is gone."""
     first = WriterLock.acquire(path)
     got: list[WriterLock] = []
-    waiter = threading.Thread(target=lambda: got.append(WriterLock.acquire(path, 5)))
+    waiter = threading.Thread(target=lambda: got.append(WriterLock.acquire(path, 60)))
     waiter.start()
     time.sleep(0.1)
     first.remove()
@@ -269,7 +269,7 @@ def test_a_folder_without_write_permission(tmp_path: Path) -> None:
     result = context.Queue()
     process = context.Process(target=_as_stranger, args=(str(folder), result))
     process.start()
-    name, message = result.get(timeout=30)
+    name, message = result.get(timeout=60)
     process.join()
     assert name == "StorageError"
     assert "write permission" in message
@@ -354,7 +354,7 @@ class TestOpenWhenFree:
             while not begun.is_set():  # it is set in a thread
                 await anyio.sleep(0.01)
             group.cancel_scope.cancel()
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while True:
                 try:
                     WriterLock.acquire(path).release()

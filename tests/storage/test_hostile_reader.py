@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 
 from harness.session import Session
 from storage import files
-from storage.entries import CustomEntry, LabelEntry
+from storage.entries import CustomEntry, Entry, LabelEntry, MessageEntry
 from storage.entry_files import EntryFileStorage
 from storage.errors import (
     BranchlineError,
@@ -74,8 +75,17 @@ async def test_forking_while_others_label(tmp_path: Path) -> None:
             tasks.start_soon(label)
             for number in range(5):
                 target = partial(JsonlStorage.create, tmp_path / f"{number}.jsonl", durability="os")
-                await (await session.fork(into=target)).aclose()
+                there = len(said_in(await session.branch()))
+                async with await session.fork(into=target) as fork:
+                    found = said_in(await fork.branch())
+                assert len(found) >= there
+                assert found == said_in(await session.branch())[: len(found)]
             tasks.cancel_scope.cancel()
+
+
+def said_in(path: Sequence[Entry]) -> list[str]:
+    """The ids of the messages on a path."""
+    return [entry.id for entry in path if isinstance(entry, MessageEntry)]
 
 
 @pytest.mark.parametrize("backend", [JsonlStorage, EntryFileStorage])
@@ -137,7 +147,7 @@ async def test_an_odd_parent_is_refused_at_the_call() -> None:
         with pytest.raises(InvalidEntryError):
             session.append_entry(odd)
         after = session.append_message(UserMessage(content="two"))
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             await before
             await after
 
@@ -182,7 +192,7 @@ async def test_a_pipe_is_no_session(tmp_path: Path) -> None:
     """A FIFO in a session's place is an error at once, not a wait for ever."""
     path = tmp_path / "pipe.jsonl"
     os.mkfifo(path)
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         for mode in ("read", "write"):
             with pytest.raises(StorageError):
                 await JsonlStorage.open(path, mode=mode)
@@ -197,7 +207,7 @@ async def test_whoever_closes_waits_for_the_end_of_it(tmp_path: Path) -> None:
 
         async def close_and_open(session: Session = session) -> None:
             await session.aclose()
-            (await JsonlStorage.open(path, lock_timeout=5)).close()
+            (await JsonlStorage.open(path, lock_timeout=60)).close()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(close_and_open)

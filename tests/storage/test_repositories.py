@@ -140,17 +140,33 @@ async def test_open_or_create(repository: SessionRepository) -> None:
 
 @pytest.mark.parametrize("bad", BAD_IDS)
 async def test_bad_ids(repository: SessionRepository, bad: str, tmp_path: Path) -> None:
-    """R16: refused by name in every call, before any file is touched."""
+    """R16: refused by name in every call, before any file is touched, and before a fork's source is read."""
+
+    class Unread:
+        async def fork(self, target_id: str | None = None, **_: Any) -> Any:
+            raise AssertionError("it was read")
+
     calls: list[Callable[[], Any]] = [
         lambda: repository.create(bad),
         lambda: repository.open(bad),
         lambda: repository.open_or_create(bad),
         lambda: repository.delete(bad),
+        lambda: repository.fork(Unread(), session_id=bad),
     ]
     for call in calls:
         with pytest.raises(InvalidIdError):
             await call()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("device", ["con", "NUL", "aux.chat", "com1", "Lpt9.a.b"])
+async def test_names_of_devices(repository: SessionRepository, device: str) -> None:
+    """An id that looks right and is a device's name on Windows is refused in words that say so, and what to choose."""
+    with pytest.raises(InvalidIdError, match=f"Windows keeps the name '{device.partition('.')[0]}'") as caught:
+        await repository.create(device)
+    suggested = str(caught.value).rpartition("such as ")[2].strip("'")
+    (await repository.create(suggested)).close()
+    (await repository.create(f"{device}-notes" if "." not in device else f"a.{device}")).close()
 
 
 async def test_a_missing_session(repository: SessionRepository, tmp_path: Path) -> None:
@@ -182,9 +198,9 @@ async def test_one_writer(repository: SessionRepository) -> None:
             storage.close()
 
         group.start_soon(let_go)
-        (await repository.open("busy", lock_timeout=10)).close()
+        (await repository.open("busy", lock_timeout=60)).close()
+    storage = await repository.open("busy")
     with anyio.move_on_after(0.1) as scope:
-        storage = await repository.open("busy")
         await repository.open("busy", lock_timeout=math.inf)
     assert scope.cancelled_caught
     storage.close()
@@ -319,7 +335,7 @@ async def test_first_openers_at_once(repository: SessionRepository) -> None:
     """Ten tasks that open or create one id: one session, and each gets its turn."""
 
     async def visit(number: int) -> None:
-        await write(await repository.open_or_create("shared", lock_timeout=20), str(number))
+        await write(await repository.open_or_create("shared", lock_timeout=60), str(number))
 
     async with anyio.create_task_group() as group:
         for number in range(10):
@@ -345,7 +361,7 @@ async def test_cancelled_while_it_opens(repository: SessionRepository) -> None:
                 storage = await repository.open("x")
                 storage.close()
         with anyio.CancelScope(shield=True):
-            (await repository.open("x", lock_timeout=5)).close()
+            (await repository.open("x", lock_timeout=60)).close()
 
 
 def test_the_protocol(tmp_path: Path) -> None:

@@ -14,34 +14,10 @@ from storage.errors import SessionNotFoundError
 from storage.jsonl import JsonlStorage
 from storage.jsonl_repository import JsonlRepository
 from storage.messages import UserMessage
-from storage.repository import SessionSummary
-from tests.storage.entry_folders import chain, snapshot
+from tests.storage.entry_folders import snapshot
+from tests.storage.shelf_files import HEADER, lines, listed, write_file
 
 pytestmark = pytest.mark.anyio
-
-
-HEADER = b'{"type":"session","version":3,"id":"x","timestamp":"2026-01-02T03:04:05.678Z","cwd":"/here","branchline":1}'
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "sessions"
-    folder.mkdir()
-    return folder
-
-
-def lines(count: int, text: str = "message") -> list[bytes]:
-    return [record.data.replace(b'"message ', b'"' + text.encode() + b" ") for record in chain(count)]
-
-
-def write_file(root: Path, name: str, *rows: bytes) -> Path:
-    path = root / name
-    path.write_bytes(b"".join(row + b"\n" for row in rows))
-    return path
-
-
-async def listed(repository: JsonlRepository | EntryFileRepository, *, deep: bool = False) -> dict[str, SessionSummary]:
-    return {summary.id: summary for summary in await repository.list(limit=10_000, deep=deep)}
 
 
 class TestDeleting:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sys
 import time
@@ -22,41 +21,16 @@ from storage.jsonl_repository import JsonlRepository
 from storage.protocols import Record
 from storage.repository import SessionSummary
 from tests.storage.entry_folders import chain, entry_path, make, snapshot
+from tests.storage.shelf_files import HEADER, lines, listed, write_file
+from tests.storage.strangers import STRANGER, as_stranger
 
 pytestmark = pytest.mark.anyio
-
-
-STRANGER = 65534  # nobody
-
-
-HEADER = b'{"type":"session","version":3,"id":"x","timestamp":"2026-01-02T03:04:05.678Z","cwd":"/here","branchline":1}'
 
 
 def renamed(record: Record, number: int) -> Record:
     """The record as a root of its own, with ``number`` as its id."""
     members = json.loads(record.data) | {"id": f"00{number:04d}", "parentId": None}
     return record._replace(id=members["id"], parent_id=None, data=json.dumps(members, separators=(",", ":")).encode())
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "sessions"
-    folder.mkdir()
-    return folder
-
-
-def lines(count: int, text: str = "message") -> list[bytes]:
-    return [record.data.replace(b'"message ', b'"' + text.encode() + b" ") for record in chain(count)]
-
-
-def write_file(root: Path, name: str, *rows: bytes) -> Path:
-    path = root / name
-    path.write_bytes(b"".join(row + b"\n" for row in rows))
-    return path
-
-
-async def listed(repository: JsonlRepository | EntryFileRepository, *, deep: bool = False) -> dict[str, SessionSummary]:
-    return {summary.id: summary for summary in await repository.list(limit=10_000, deep=deep)}
 
 
 class TestListing:
@@ -205,18 +179,18 @@ class TestListing:
             return int(Path("/proc/self/io").read_text().split()[1])
 
         before = read_so_far() if sys.platform == "linux" else 0
-        begun = time.perf_counter()
+        begun = time.process_time()  # what else runs on this machine does not count
         found = await listed(repository)
-        seconds = time.perf_counter() - begun
+        seconds = time.process_time() - begun
         if sys.platform == "linux":
             assert read_so_far() - before < allowed + 100_000
         assert len(found) == 3000
         assert found["large0"].first_message == "message 0"
         assert found["large0"].size == 50_000_000
-        assert seconds < 5  # 0.3 where nobody else is at work
-        begun = time.perf_counter()
+        assert seconds < 5  # 0.3 is usual
+        begun = time.process_time()
         assert len(await repository.list()) == 50
-        assert time.perf_counter() - begun < 1
+        assert time.process_time() - begun < 1
 
     async def test_listing_can_be_cancelled(self, root: Path) -> None:
         """A long listing is made in pieces: a cancellation does not wait for all of it."""
@@ -232,9 +206,10 @@ class TestListing:
 
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: Watched(root).list(limit=300))
-            await anyio.sleep(0.1)
+            while not seen:
+                await anyio.sleep(0.001)
             group.cancel_scope.cancel()
-        assert 0 < len(seen) < 300
+        assert len(seen) < 300
 
 
 class TestEntryFolders:
@@ -328,19 +303,6 @@ def _list_as_stranger(root: str, result: Any) -> None:
     result.put(json.dumps(anyio.run(main)))
 
 
-def as_stranger(root: Path) -> dict[str, Any]:
-    for place in root.parents:
-        if place.is_relative_to("/tmp") and place != Path("/tmp"):
-            place.chmod(0o755)
-    context = multiprocessing.get_context("spawn")
-    result = context.Queue()
-    process = context.Process(target=_list_as_stranger, args=(str(root), result))
-    process.start()
-    found = json.loads(result.get(timeout=30))
-    process.join()
-    return found
-
-
 @pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="drops to another user, so it needs root")
 class TestPermissions:
     def test_unreadable_sessions_hide_no_other(self, root: Path) -> None:
@@ -356,7 +318,7 @@ class TestPermissions:
         (root / "half-private" / "metadata.json").chmod(0o600)
         root.chmod(0o755)
         before = snapshot(root)
-        found = as_stranger(root)
+        found = as_stranger(_list_as_stranger, root)
         assert found["JsonlRepository"] == {"private": "storage", "public": None}
         assert found["EntryFileRepository"] == {"public-folder": None, "half-private": "storage"}
         assert "Permission denied" in found["JsonlRepository error"]
@@ -366,6 +328,6 @@ class TestPermissions:
     def test_an_unreadable_root(self, root: Path) -> None:
         """A folder that cannot be listed is an error, not an empty shelf."""
         root.chmod(0o700)
-        found = as_stranger(root)
+        found = as_stranger(_list_as_stranger, root)
         assert "cannot be listed" in found["JsonlRepository error"]
         assert "cannot be listed" in found["EntryFileRepository error"]

@@ -96,7 +96,7 @@ async def test_first_use_by_eight_processes(tmp_path: Path) -> None:
         process.stdin.write("\n")
         process.stdin.flush()
     for process in processes:
-        printed, errors = process.communicate(timeout=50)
+        printed, errors = process.communicate(timeout=60)
         assert (process.returncode, printed, errors) == (0, "done\n", "")
     found = {summary.id: summary.entries for summary in await SqliteRepository(path).list(deep=True)}
     assert found == {"shared": 120, **{f"p{number}": 15 for number in range(8)}}
@@ -223,7 +223,7 @@ async def test_one_to_blame_in_a_batch(chats: SqlitePlace) -> None:
 
     def hold(_: sqlite3.Connection) -> None:
         held.set()
-        go.wait(10)
+        go.wait(60)
 
     def good(name: int, connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO entries VALUES (?, 'x')", (name,))
@@ -241,7 +241,7 @@ async def test_one_to_blame_in_a_batch(chats: SqlitePlace) -> None:
 
     threads = [threading.Thread(target=run, args=("hold", hold))]
     threads[0].start()
-    held.wait(10)
+    assert held.wait(60)
     for number in range(6):
         work = bad if number == 2 else (lambda connection, number=number: good(number + 100, connection))
         threads.append(threading.Thread(target=run, args=(f"{number}", work)))
@@ -363,7 +363,7 @@ async def test_two_processes_fight_over_one_session(tmp_path: Path) -> None:
         fighter.stdin.write("\n")
         fighter.stdin.flush()
     for fighter in fighters:
-        printed, errors = fighter.communicate(timeout=50)
+        printed, errors = fighter.communicate(timeout=60)
         assert (fighter.returncode, errors) == (0, "")
         results.append(json.loads(printed))
     log = await EntryLog.open(await SqliteStorage.open(path, session_id="fought-over"))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,28 +13,12 @@ import anyio
 import pytest
 
 from storage import EntryFileStorage, EntryLog, JsonlStorage, UserMessage
+from tests.programs import REPOSITORY, can, run
 from tests.storage.places import committed_lines
 
-REPOSITORY = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "tests.storage.breaking_program"]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="uses what only Linux has")
-
-
-def run(*command: str | Path) -> dict[str, Any]:
-    """Run a command in the repository; the JSON object in the last line that it prints."""
-    done = subprocess.run(
-        [str(part) for part in command], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def can(*command: str) -> bool:
-    """Whether this machine can do that."""
-    if shutil.which(command[0]) is None:
-        return False
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture(params=["chat.jsonl", "chat"])

@@ -70,7 +70,7 @@ class Waiter:
 
 async def reached(gate: Gate) -> None:
     """Wait until a call has come to the gate."""
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while not gate.reached.is_set():
             await anyio.sleep(0.0005)
 

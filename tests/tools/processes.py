@@ -19,7 +19,7 @@ def is_running(process: int) -> bool:
 
 def processes_in(file: Path, count: int) -> list[int]:
     """The ids that a command writes into a file, one a line, once all are there."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         if file.exists():
             words = file.read_text().split("\n")[:-1]

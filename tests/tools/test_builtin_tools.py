@@ -82,10 +82,10 @@ async def test_read_takes_files_of_any_size(tmp_path: Path) -> None:
     with (tmp_path / "long").open("wb") as file:
         for _ in range(100):
             file.write(b"y" * 1_000_000)
-    begun = time.perf_counter()
+    begun = time.process_time()  # what else runs on this machine does not count
     said = await call(read_tool(tmp_path), path="long")
     assert said.endswith("[… 99,995,000 more characters in this line]")
-    assert time.perf_counter() - begun < 5
+    assert time.process_time() - begun < 5
     (tmp_path / "many").write_text("z" * 99 + "\n", encoding="utf-8")
     (tmp_path / "many").write_text(("z" * 99 + "\n") * 100_000, encoding="utf-8")
     said = await call(read_tool(tmp_path), path="many", limit=100_000)

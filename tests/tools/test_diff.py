@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -81,7 +82,6 @@ def test_long_diffs_and_long_lines_are_cut() -> None:
     assert diff.endswith(f"\n[… {100_000 - shown:,} more lines of this diff]")
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -94,4 +94,6 @@ def test_long_diffs_and_long_lines_are_cut() -> None:
 )
 def test_no_texts_take_for_ever(before: str, after: str) -> None:
     """Large files, and those that make difflib slow, are compared in a moment."""
+    begun = time.process_time()  # what else runs on this machine does not count
     assert unified_diff(before, after, "file")
+    assert time.process_time() - begun < 20

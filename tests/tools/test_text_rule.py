@@ -220,9 +220,9 @@ def test_deep_values_end_in_a_mark() -> None:
 )
 def test_work_and_size_are_bounded(value: object) -> None:
     """Huge and endless values are cut to the limit, and in a moment."""
-    begun = time.perf_counter()
+    begun = time.process_time()  # what else runs on this machine does not count
     text = to_text(value, limit=10_000)
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
     assert len(text) < 10_100
     assert "left out" in text or "…" in text
 

@@ -141,11 +141,9 @@ def test_what_leads_out_is_refused(root: Path, path: str) -> None:
 )
 def test_what_cannot_be_read_is_told(root: Path, path: str, says: str) -> None:
     """Each way a path can fail is an error in words, at once: no traceback of the system, no waiting on a pipe."""
-    begun = time.perf_counter()
     with pytest.raises(ToolError, match=says) as caught:
         read(root, path)
     assert str(root) not in caught.value.message
-    assert time.perf_counter() - begun < 5
 
 
 def test_devices_and_sockets_are_refused(root: Path) -> None:
