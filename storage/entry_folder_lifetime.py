@@ -39,6 +39,7 @@ from storage.protocols import Corrupt, Record
 
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_NAME = 200
+_ATTEMPTS = 5
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
@@ -99,15 +100,13 @@ def create_folder(
     parent, name = os.path.split(folder)
     try:
         made = make_parents(parent)
-        building = os.path.join(parent, f".{name[:_LONGEST_NAME]}.creating-{os.urandom(4).hex()}")
-        os.mkdir(building, 0o700)
+        building, lock = _begin_folder(os.path.join(parent, f".{name[:_LONGEST_NAME]}.creating-"))
     except OSError as error:
+        if isinstance(error, SessionError):
+            raise
         raise StorageError(f"no session can be made here: {error.strerror}", path=folder) from error
-    lock: WriterLock | None = None
     moved = False
     try:
-        # First of all, so that what a crash leaves behind can be told from what is being made.
-        lock = WriterLock.acquire(os.path.join(building, LOCK))
         BlobFolder(os.path.join(building, BLOBS)).write_all(blobs, durable=durable)
         _fill(building, header, records, durable)
         if sys.platform == "win32":  # there a folder with an open file in it cannot be renamed
@@ -121,8 +120,7 @@ def create_folder(
             for changed in [parent, *made]:
                 files.sync_folder(changed)
     except BaseException as error:
-        if lock is not None:
-            lock.release()
+        lock.release()
         if moved:  # nobody was told of it, so it must not be listed
             _rename_folder(folder, building)
         shutil.rmtree(building, ignore_errors=True)  # the first error is the one to tell
@@ -131,6 +129,25 @@ def create_folder(
             raise StorageError(why, path=folder) from error
         raise
     return lock
+
+
+def _begin_folder(start: str) -> tuple[str, WriterLock]:
+    """A new folder whose name begins with ``start``, locked first of all: so it can be told from what a crash left behind.
+
+    Until it is locked, whoever cleans up may take it for that; then another one is begun.
+    """
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        building = start + os.urandom(4).hex()
+        os.mkdir(building, 0o700)
+        try:
+            return building, WriterLock.acquire(os.path.join(building, LOCK))
+        except (SessionLockedError, StorageError) as error:
+            taken = isinstance(error, SessionLockedError) or not os.path.lexists(building)
+            if not taken:
+                shutil.rmtree(building, ignore_errors=True)  # the first error is the one to tell
+            if not taken or not attempts_left:
+                raise
+    raise AssertionError("the last attempt returns or raises")
 
 
 def make_parents(folder: str) -> list[str]:
@@ -287,14 +304,13 @@ def remove_leftovers(folder: str) -> int:
     count = 0
     for found in os.listdir(parent):
         path = os.path.join(parent, found)
-        if (
-            not found.startswith(starts)
-            or os.path.islink(path)
-            or not _may_be_left(path, is_new=found.startswith(starts[0]))
-        ):
+        if not found.startswith(starts) or os.path.islink(path) or not os.path.isdir(path):
             continue
+        lock_file = os.path.join(path, LOCK)
+        if not found.startswith(starts[0]) and not os.path.exists(lock_file):
+            continue  # somebody removes it this moment, the lock file last
         try:
-            lock = WriterLock.acquire(os.path.join(path, LOCK))
+            lock = WriterLock.acquire(lock_file)
         except SessionLockedError:
             continue  # somebody is at work there
         except StorageError:
@@ -303,20 +319,11 @@ def remove_leftovers(folder: str) -> int:
             continue  # somebody else removed it this moment
         try:
             _remove_folder(path)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            continue  # somebody begins there, with a lock file of a new making
         finally:
             lock.release()
         count += 1
     return count
-
-
-def _may_be_left(folder: str, *, is_new: bool) -> bool:
-    """Whether something may lie in a hidden folder that nobody is at work in.
-
-    Whoever makes one locks it first of all: without a lock file there is nothing in it. One that is empty and alone may be
-    on the way to be locked this very moment.
-    """
-    try:
-        names = os.listdir(folder)
-        return LOCK in names and (len(names) > 1 or not is_new or os.stat(os.path.join(folder, LOCK)).st_size > 0)
-    except (FileNotFoundError, NotADirectoryError):
-        return False

@@ -11,6 +11,7 @@ import pytest
 
 from storage import files
 from storage.copying import renumbered
+from storage.entry_folder_lifetime import remove_leftovers
 from storage.errors import (
     DamagedSessionError,
     SessionExistsError,
@@ -307,6 +308,47 @@ class TestLifetime:
         lock.release()
         with pytest.raises(SessionNotFoundError):
             reopen(folder)
+
+    def test_the_beginning_of_a_creation_is_a_leftover_too(self, folder: Path) -> None:
+        """Killed before it was locked, or before its owner was named: the next one of this name takes it away."""
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for number, files_there in enumerate([[], [".lock"]]):
+            leftover = folder.parent / f".{folder.name}.creating-0000000{number}"
+            leftover.mkdir()
+            for name in files_there:
+                (leftover / name).touch()
+        assert remove_leftovers(str(folder)) == 2
+        assert list(folder.parent.iterdir()) == []
+
+    @pytest.mark.parametrize("moment", ["before", "after"])
+    def test_who_cleans_up_does_not_stop_who_makes(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+    ) -> None:
+        """A folder that is taken for a leftover before it is locked: another one is begun, and the session is whole."""
+        acquire = WriterLock.acquire
+        found: list[int] = []
+
+        def acquired(path: str, timeout: float = 0) -> WriterLock:
+            if not found and ".creating-" in path:
+                found.append(0)
+                if moment == "after":  # it has the lock by now, and has not removed anything
+                    other = acquire(path)
+                    try:
+                        return acquire(path, timeout)
+                    finally:
+                        found[0] = 1
+                        other.release()
+                found[0] = remove_leftovers(str(folder))
+            return acquire(path, timeout)
+
+        monkeypatch.setattr(WriterLock, "acquire", acquired)
+        create(folder, chain(3)).close()
+        assert found == [1]
+        assert remove_leftovers(str(folder)) == (1 if moment == "after" else 0)
+        storage = reopen(folder)
+        assert [item.seq for item in storage.read()] == [0, 1, 2]
+        storage.close()
+        assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
     def test_delete_refuses_while_another_writes(self, folder: Path) -> None:
         """A reader may delete only what nobody writes."""
