@@ -193,7 +193,12 @@ def test_fifty_kills(
     for name, expected in lines.items():
         assert lines_in(target, name) == expected and blobs_in(target, name) == blobs[name]
     assert command("verify", "--root", target).code == 0
-    left = [path.name for path in (tmp_path / "to").rglob("*") if ".tmp" in path.name or "ing-" in path.name]
+    left = [
+        path.name
+        for path in (tmp_path / "to").rglob("*")
+        # A file that was given its name, and killed before it lost the other, is whole under both.
+        if "ing-" in path.name or (".tmp" in path.name and path.stat().st_nlink == 1)
+    ]
     assert left == []
     if before:
         assert state_of(tmp_path / "from") == before

@@ -14,6 +14,7 @@ import pytest
 from harness.session import Session
 from storage.entry_file_repository import EntryFileRepository
 from storage.errors import SessionExistsError, StorageError
+from storage.file_lock import WriterLock
 from storage.header import SessionHeader
 from storage.jsonl_repository import JsonlRepository
 from storage.memory import MemoryStorage
@@ -209,17 +210,20 @@ async def test_outputs_that_come_while_it_is_migrated(tmp_path: Path) -> None:
     assert (first.outcome, first.blobs, again.outcome, again.blobs) == ("migrated", 1, "finished", 2)
 
 
-async def test_what_another_migration_is_about_to_lock(tmp_path: Path) -> None:
-    """Of folders that are being made, those that a crash left are removed; one whose lock is on its way is not touched."""
+async def test_what_a_killed_one_left_beside_a_folder(tmp_path: Path) -> None:
+    """Folders that were being made are removed, however far it came; one that somebody is at work in is not touched."""
     source, target = MemoryRepository(), EntryFileRepository(tmp_path / "to")
     await fill(source, "s")
-    begun, left = (tmp_path / "to" / f".s.creating-0000000{number}" for number in (0, 1))
+    begun, left, busy = (tmp_path / "to" / f".s.creating-0000000{number}" for number in (0, 1, 2))
     (left / "entries").mkdir(parents=True)
-    begun.mkdir()
+    for folder in (begun, busy):
+        folder.mkdir()
     for folder in (begun, left):
         (folder / ".lock").touch()
+    lock = WriterLock.acquire(busy / ".lock")
     assert (await migrate_session(source, "s", target)).outcome == "migrated"
-    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == [begun.name, "s"]
+    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == [busy.name, "s"]
+    lock.release()
 
 
 async def test_what_a_killed_one_left_beside_a_file(tmp_path: Path) -> None:
