@@ -114,7 +114,7 @@ class LiveTurns:
             taken: Future[bool] = Future()
             self._handed_on = text, taken
             self._portal.start_task_soon(self._hand_on, text, taken)
-            wait([taken])
+            wait([taken])  # not cancelled: it is to be said, and Ctrl-C comes through
             self._settle_handed_on()
         return True
 
@@ -129,13 +129,19 @@ class LiveTurns:
 
     def _settle_handed_on(self) -> None:
         """Whether the turn took the line: told by what came of it, also where Ctrl-C came before that was known."""
-        if self._handed_on is not None:
-            text, taken = self._handed_on
-            if taken.cancel() or not taken.result():
-                self.too_late.append(text)
-            else:
-                self._steered = True
-            self._handed_on = None
+        if self._handed_on is None:
+            return
+        text, taken = self._handed_on
+        if not taken.cancel():
+            wait([taken])
+        self._handed_on = None  # before it raises: what became of it is told once
+        failure = None if taken.cancelled() else taken.exception()
+        if failure is None and not taken.cancelled() and taken.result():
+            self._steered = True
+        else:
+            self.too_late.append(text)
+        if failure is not None:
+            raise failure
 
     def _decide(self, question: ApprovalQuestion) -> None:
         prompts = self._prompts
@@ -148,7 +154,10 @@ class LiveTurns:
     def _stop(self, running: Future[None], screen: TurnScreen) -> None:
         try:
             screen.abandon()
-            self._settle_handed_on()
+            try:
+                self._settle_handed_on()
+            except BranchlineError as error:  # the turn has to be stopped all the same
+                self._screen.note(message(error))
             stopping = self._portal.start_task_soon(self._conversation.stop)
             both: list[Future[Any]] = [running, stopping]
             if wait(both, timeout=_PATIENCE_SECONDS).not_done:

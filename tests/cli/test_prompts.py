@@ -212,6 +212,36 @@ def test_a_stop_loses_no_line_that_is_on_its_way(command: Command, terminals: li
     assert texts(server.requests[1].messages)[-1] == ("user", "be brief")
 
 
+FAILS_TO_TAKE = """
+import sys
+from harness.cli import main
+from harness.cli.conversation import Conversation
+from storage.errors import StorageError
+
+async def steer(self, text):
+    raise StorageError("no room for it")
+
+Conversation.steer = steer
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_line_that_cannot_be_recorded_stops_the_turn(command: Command, terminals: list[Terminal]) -> None:
+    """The failure is told, the turn is over and its line given back, so that the next prompt is answered."""
+    with ScriptedServer([lasting("Hello, this takes a while."), "Second."]) as server:
+        arguments = ("chat", "--base-url", server.base_url)
+        line = [sys.executable, "-c", FAILS_TO_TAKE, *arguments]
+        terminal = chat(command, terminals, *arguments[1:], line=line)
+        terminal.type(b"hi\r")
+        terminal.expect("Hello")
+        terminal.type(b"be brief\r")
+        terminal.expect("no room for it")
+        terminal.expect("> be brief")
+        terminal.type(b"\r")
+        terminal.expect("Second.")
+    assert texts(server.requests[1].messages)[-1] == ("user", "be brief")
+
+
 def test_a_failure_gives_back_what_was_not_said(command: Command, terminals: list[Terminal]) -> None:
     """So does a model that fails before it was told."""
     broken = lasting("Hello, this takes a while.", queued(command, "be brief"), error="out of order")
