@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.cli import main
+from tests.cli.shelves import KINDS, new_root
 
 if TYPE_CHECKING:
     from tests.cli.terminal import Terminal
@@ -144,3 +145,15 @@ def hang_ups_count() -> Iterator[None]:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of place."""
+    return request.param
+
+
+@pytest.fixture
+def root(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
+    """A place of that kind that holds nothing yet."""
+    return new_root(kind, tmp_path, request)

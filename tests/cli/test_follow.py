@@ -56,18 +56,6 @@ class Following:
         return self.ended()
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of place."""
-    return request.param
-
-
-@pytest.fixture
-def root(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """A place of that kind, with nothing in it."""
-    return new_root(kind, tmp_path, request)
-
-
 @pytest.fixture
 def started(command: Command) -> Iterator[list[Following]]:
     """Those that were started, which are ended after the test."""

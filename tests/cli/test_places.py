@@ -20,18 +20,6 @@ from tests.cli.shelves import KINDS, new_root, section_of
 PI = REPOSITORY / "tests" / "data" / "pi-files"
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of place."""
-    return request.param
-
-
-@pytest.fixture
-def root(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """A place of that kind, with one conversation."""
-    return new_root(kind, tmp_path, request)
-
-
 def talk(command: Command, kind: str, root: str) -> str:
     """A conversation of two questions, begun by ``chat`` (or, for entry files, for it to go on with); its id."""
     with ScriptedServer(["It is Branchline.", "Its authors."]) as server:

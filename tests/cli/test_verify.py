@@ -19,18 +19,6 @@ from tests.cli.conftest import Command, Ran
 from tests.cli.shelves import KINDS, new_root, section_of
 
 
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    """Each kind of place."""
-    return request.param
-
-
-@pytest.fixture
-def root(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> str:
-    """A place of that kind that holds nothing yet."""
-    return new_root(kind, tmp_path, request)
-
-
 def fill(kind: str, root: str, name: str = "talk", *, with_fork: bool = False) -> None:
     """A session with a bit of everything."""
 

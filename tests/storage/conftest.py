@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.postgres_server import PostgresServer
 from tests.storage.places import PLACES, EntryFilePlace, JsonlPlace, Place, PostgresPlace, place
+from tests.storage.postgres_helpers import Proxy
 
 
 @pytest.fixture(params=PLACES)
@@ -57,3 +60,22 @@ def root(tmp_path: Path) -> Path:
 def folder(tmp_path: Path) -> EntryFilePlace:
     """A place in a folder of files."""
     return EntryFilePlace(tmp_path)
+
+
+@pytest.fixture(name="place")
+def postgres_place(postgres_server: PostgresServer) -> PostgresPlace:
+    """Where the tests of PostgreSQL keep their sessions."""
+    return PostgresPlace(postgres_server.dsn())
+
+
+@pytest.fixture
+def dsn(postgres_server: PostgresServer) -> str:
+    """An address under which there is nothing yet, not even tables."""
+    return postgres_server.new_schema()
+
+
+@pytest.fixture
+def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
+    """What stands between us and the server."""
+    with Proxy(postgres_server) as proxy:
+        yield proxy

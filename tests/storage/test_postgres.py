@@ -40,17 +40,6 @@ from tests.storage.test_conformance import postgres_opener
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def place(postgres_server: PostgresServer) -> PostgresPlace:
-    return PostgresPlace(postgres_server.dsn())
-
-
-@pytest.fixture
-def dsn(postgres_server: PostgresServer) -> str:
-    """An address under which there is nothing yet, not even tables."""
-    return postgres_server.new_schema()
-
-
 @pytest.fixture(scope="module")
 def pooler(postgres_server: PostgresServer) -> Iterator[Pooler]:
     pooler = Pooler(postgres_server)

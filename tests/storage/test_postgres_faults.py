@@ -26,17 +26,6 @@ from tests.storage.postgres_helpers import Proxy, sql
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def place(postgres_server: PostgresServer) -> PostgresPlace:
-    return PostgresPlace(postgres_server.dsn())
-
-
-@pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres_server) as proxy:
-        yield proxy
-
-
 @asynccontextmanager
 async def log_through(place: PostgresPlace, dsn: str, *, answer_seconds: float = 20) -> AsyncGenerator[EntryLog]:
     """A log over the session of ``place``, by way of ``dsn``, with one entry, so that everything is prepared."""

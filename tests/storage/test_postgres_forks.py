@@ -30,11 +30,6 @@ LONG = 30
 
 
 @pytest.fixture
-def dsn(postgres_server: PostgresServer) -> str:
-    return postgres_server.new_schema()
-
-
-@pytest.fixture
 def shelf(dsn: str) -> PostgresRepository:
     return PostgresRepository(dsn, durability="os")
 

@@ -36,22 +36,6 @@ RENEWING = b"given.age"
 COMMITTING = b"COMMIT\0"
 
 
-@pytest.fixture
-def place(postgres_server: PostgresServer) -> PostgresPlace:
-    return PostgresPlace(postgres_server.dsn())
-
-
-@pytest.fixture
-def dsn(postgres_server: PostgresServer) -> str:
-    return postgres_server.new_schema()
-
-
-@pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres_server) as proxy:
-        yield proxy
-
-
 async def new_session(place: PostgresPlace, entries: int = 3) -> None:
     log = await place.new_log()
     for number in range(entries):

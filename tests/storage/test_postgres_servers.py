@@ -24,22 +24,6 @@ from tests.storage.postgres_helpers import Proxy, sql
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def place(postgres_server: PostgresServer) -> PostgresPlace:
-    return PostgresPlace(postgres_server.dsn())
-
-
-@pytest.fixture
-def dsn(postgres_server: PostgresServer) -> str:
-    return postgres_server.new_schema()
-
-
-@pytest.fixture
-def proxy(postgres_server: PostgresServer) -> Iterator[Proxy]:
-    with Proxy(postgres_server) as proxy:
-        yield proxy
-
-
 def with_setting(dsn: str, setting: str) -> str:
     """The address, with a setting of the session besides."""
     return f"{dsn}%20-c{setting}" if "options=" in dsn else f"{dsn}?options=-c{setting}"
