@@ -18,7 +18,7 @@ import pytest
 from harness.session import Session
 from storage.messages import AssistantMessage, TextContent, ToolCall, UserMessage
 from tests.cli.conftest import Command
-from tests.cli.shelves import KINDS, new_root, section_of
+from tests.cli.shelves import section_of
 
 
 class Following:

@@ -15,7 +15,7 @@ from harness.session import Session
 from harness.testing import ScriptedServer
 from tests.cli.conftest import REPOSITORY, Command
 from tests.cli.made_sessions import said, written
-from tests.cli.shelves import KINDS, new_root, section_of
+from tests.cli.shelves import new_root, section_of
 
 PI = REPOSITORY / "tests" / "data" / "pi-files"
 

@@ -16,7 +16,7 @@ import pytest
 from harness.session import Session
 from storage.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage, UserMessage
 from tests.cli.conftest import Command, Ran
-from tests.cli.shelves import KINDS, new_root, section_of
+from tests.cli.shelves import new_root, section_of
 
 
 def fill(kind: str, root: str, name: str = "talk", *, with_fork: bool = False) -> None:

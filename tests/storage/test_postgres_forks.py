@@ -20,7 +20,6 @@ from storage import (
     postgres_sessions,
 )
 from storage.event_loops import run_in_worker
-from tests.postgres_server import PostgresServer
 from tests.storage.places import said
 from tests.storage.postgres_helpers import rows_in, sql
 

@@ -7,7 +7,6 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import anyio
