@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from functools import partial
+
+import anyio
 
 from storage.decode import parse_record
 from storage.entries import iso_timestamp
@@ -90,6 +92,12 @@ def _first_difference(found: bytes, committed: bytes, place: int) -> str:
     )
 
 
+def _let_go(given: SessionStorage | Awaitable[SessionStorage]) -> None:
+    """Close a storage, or a coroutine that has not begun, that nobody will get."""
+    if isinstance(given, Coroutine) or not isinstance(given, Awaitable):
+        given.close()
+
+
 class Subject:
     """The backend under test, for one clause. ``close`` closes whatever the clause left open."""
 
@@ -112,9 +120,12 @@ class Subject:
     async def storage(self, mode: Mode = "write", *, name: str | None = None) -> SessionStorage:
         """The session's storage, opened once more. Raises ``AbilityAbsent`` if there are no readers."""
         try:
-            given = await run_in_worker(
-                lambda: self.watch.call("the opener", lambda: self._opener(name or self.name, mode))
-            )
+            # The watch ends the wait. A cancellation before that would drop what the opener gives.
+            with anyio.CancelScope(shield=True):
+                given = await run_in_worker(
+                    lambda: self.watch.call("the opener", lambda: self._opener(name or self.name, mode), undo=_let_go),
+                    undo=_let_go,
+                )
             storage = watched(await given if isinstance(given, Awaitable) else given, self.watch)
         except NotImplementedError as error:
             if mode == "write":

@@ -40,16 +40,27 @@ class Watch:
         """Let the thread of the last call end."""
         self._last_may_end.set()
 
-    def call(self, name: str, function: Callable[[], T]) -> T:
-        """What ``function`` returns, or raise what it raises. Raises ``TimeoutError`` if the time is up before."""
+    def call(self, name: str, function: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
+        """What ``function`` returns, or raise what it raises. Raises ``TimeoutError`` if the time is up before.
+
+        ``undo`` is called, in the thread that was left behind, with what ``function`` returns after that.
+        """
         results: list[T] = []
         errors: list[BaseException] = []
         done = threading.Event()
         may_end = threading.Event()
+        given_up = False
 
         def run() -> None:
             try:
-                results.append(function())
+                result = function()
+                with self._guard:
+                    too_late = given_up
+                    if not too_late:
+                        results.append(result)
+                        done.set()
+                if too_late and undo is not None:
+                    undo(result)
             except BaseException as error:  # noqa: BLE001 - raised again below, where it was called
                 errors.append(error)
             done.set()
@@ -61,7 +72,10 @@ class Watch:
             last, self._last_may_end = self._last_may_end, may_end
         last.set()
         if not done.wait(None if self._until is None else max(0.0, self._until - time.monotonic())):
-            raise TimeoutError(self._note(name, thread.ident))
+            with self._guard:
+                given_up = not done.is_set()
+            if given_up:
+                raise TimeoutError(self._note(name, thread.ident))
         if errors:
             try:
                 raise errors[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.from_thread import BlockingPortal
 
 from storage import JsonlStorage, Record, SessionLockedError, SessionStorage
 from storage.protocols import Mode
@@ -240,6 +242,73 @@ async def test_who_opens_may_block_and_is_not_waited_for_either() -> None:
     let_go.set()
     assert turns > 10
     assert "the opener has not come back" in results[0].detail
+
+
+class Opens:
+    """An opener that comes back when it is let go, with a storage or with the coroutine of one."""
+
+    def __init__(self, *, later: bool) -> None:
+        self.called, self.let_go = anyio.Event(), threading.Event()
+        self.later = later
+        self.closed = threading.Event()
+        self.given: Any = None
+
+    def open_in(self, portal: Any) -> Any:
+        """Called in a worker."""
+
+        def opener(name: str, mode: Mode) -> Any:
+            portal.call(self.called.set)
+            self.let_go.wait()
+            self.given = self.storage() if self.later else self
+            return self.given
+
+        return opener
+
+    async def storage(self) -> Opens:
+        """The storage, in a moment."""
+        return self
+
+    def close(self) -> None:
+        """It is closed."""
+        self.closed.set()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether somebody should have closed it, and nobody did."""
+        if self.later:
+            return inspect.getcoroutinestate(self.given) != inspect.CORO_CLOSED
+        return not self.closed.is_set()
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["storage", "coroutine"])
+async def test_what_is_opened_for_nobody_is_closed(later: bool) -> None:
+    """A clause that is cancelled while the opener works, as one of two that fight, leaves nothing open behind."""
+    opens = Opens(later=later)
+
+    async def check(subject: Subject) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(subject.storage)
+            await opens.called.wait()
+            group.cancel_scope.cancel()
+            opens.let_go.set()
+
+    async with BlockingPortal() as portal:
+        result = await check_clause(Clause("R0", "it opens", check), Subject(opens.open_in(portal)), 10)
+    assert result.outcome == "passed", result.traceback
+    assert not opens.is_left
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["storage", "coroutine"])
+async def test_what_is_opened_too_late_is_closed(later: bool) -> None:
+    """What an opener gives when its time is up is closed by the thread that was left behind."""
+    opens = Opens(later=later)
+    async with BlockingPortal() as portal:
+        result = await check_clause(clause_of("committed_bytes_come_back"), Subject(opens.open_in(portal)), 0.3)
+        assert "the opener has not come back" in result.detail
+        opens.let_go.set()
+        with anyio.fail_after(20):
+            while opens.given is None or opens.is_left:
+                await anyio.sleep(0.01)
 
 
 async def test_files_of_python_are_seen() -> None:
