@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -80,6 +81,9 @@ class Pool:
         self._open = 0
         self._changed = threading.Condition()
         self._checked = False
+        # Not __del__: where a pool is collected as part of a cycle, that may come after its connections' own, which warn
+        # that nobody closed them.
+        weakref.finalize(self, _close_all, self._free)
 
     # --- connections
 
@@ -226,6 +230,7 @@ class Pool:
             )
         self._checked = True
 
-    def __del__(self) -> None:
-        for connection in getattr(self, "_free", ()):
-            connection.close()
+
+def _close_all(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()

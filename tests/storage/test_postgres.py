@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+import warnings
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +32,7 @@ from storage import (
     postgres_following,
 )
 from storage.event_loops import run_in_worker
-from storage.postgres_pool import Settings
+from storage.postgres_pool import Pool, Settings
 from storage.testing import check_storage
 from tests.postgres_server import PostgresServer, started_server
 from tests.storage.places import PostgresPlace, assert_chain, fork, said
@@ -426,6 +428,23 @@ async def test_sessions_share_few_connections(postgres_server: PostgresServer, p
         while count():
             gc.collect()
             await anyio.sleep(0.01)
+
+
+def test_a_pool_is_collected_in_a_cycle(dsn: str) -> None:
+    """The collector may come to a connection before it comes to the pool that holds it: it is closed, without a warning."""
+    first = Pool(Settings(dsn))
+    with first.connection(first.deadline()) as older:
+        younger = Pool(Settings(dsn))
+        vars(younger)["_free"].append(older)
+        vars(younger)["itself"] = younger
+    vars(first)["_free"].clear()
+    with warnings.catch_warnings(record=True) as said_of_it:
+        warnings.simplefilter("always")
+        older_closes = weakref.ref(older)
+        del first, older, younger
+        gc.collect()
+    assert older_closes() is None
+    assert not said_of_it
 
 
 async def test_a_lease_is_renewed(place: PostgresPlace) -> None:
