@@ -262,8 +262,7 @@ class PostgresStorage:
                 "forked?); nothing was written; open the session anew",
                 path=self._place,
             )
-        if records:
-            pool.batches.commit(pool, lease, records, durable=self._durable)
+        pool.batches.commit(pool, lease, records, durable=self._durable)
         return None
 
     def wait_for_change(self, timeout: float) -> bool:

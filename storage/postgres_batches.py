@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from storage.errors import CommitFailed, StaleSessionError, StorageError
 from storage.postgres_leases import Lease, move_fence, taken_over
-from storage.postgres_schema import APPEND, APPEND_ONE, PAGE, untold
+from storage.postgres_schema import APPEND, APPEND_ONE, PAGE, run_past_locks, untold, waiting
 from storage.postgres_wire import (
     Connection,
     ConnectionLost,
@@ -59,7 +59,7 @@ class _NotSent(Exception):  # noqa: N818
 class _Job:
     """One session's batch, and what became of it."""
 
-    __slots__ = ("alone", "durable", "error", "lease", "records", "size", "turn", "written")
+    __slots__ = ("alone", "durable", "error", "lease", "passed_over", "records", "size", "turn", "written")
 
     def __init__(self, lease: Lease, records: Sequence[Record], durable: bool, alone: bool) -> None:
         self.lease = lease
@@ -71,8 +71,10 @@ class _Job:
         self.written: bool | None = None
         """Whether the database took it; ``None``: not tried yet, or not known."""
         self.error: Exception | None = None
+        self.passed_over = False
+        """Whether its row was locked by somebody, or is not as it should be: its own thread finds out which."""
         self.turn = threading.Lock()
-        """Free when it is decided, or when its own thread has to send it."""
+        """Free when it is decided, was passed over, or when its own thread has to send it."""
         self.turn.acquire()
 
     @property
@@ -130,15 +132,22 @@ class Batches:
                 self._waiting.append(job)
         if not leads:
             job.turn.acquire()
-            if job.is_decided:
-                return
+            leads = not job.is_decided and not job.passed_over
+        if leads:
+            self._lead(pool, job, until)
+        if job.passed_over:
+            # Not as one of those that are under way at the same time, or two locked rows would hold up everybody.
+            self._try(pool, [job], until)
+
+    def _lead(self, pool: Pool, job: _Job, until: float) -> None:
+        """Send it, together with those who wait, and hand on."""
         jobs = [job]
         try:
             self._gather(jobs)
             self._try(pool, jobs, until)
         except BaseException as error:
             for one in jobs:
-                if not one.is_decided:
+                if not one.is_decided and not one.passed_over:
                     one.error = StorageError(f"the append was interrupted: {error!r}", path=self._place)
             raise
         finally:
@@ -172,7 +181,7 @@ class Batches:
         while True:
             try:
                 with pool.connection(until) as connection:
-                    written = _append(connection, jobs, self._statements)
+                    written = self._append(connection, jobs)
             except ConnectionLost as lost:
                 if not lost.sent and time.monotonic() < until:
                     continue
@@ -193,8 +202,42 @@ class Batches:
                     jobs[0].error = refused
                 return
             for job in jobs:
-                job.written = job.lease.session in written
+                if job.lease.session in written:
+                    job.written = True
+                elif job.passed_over:
+                    job.written = False
+                else:
+                    job.passed_over = True
             return
+
+    def _append(self, connection: Connection, jobs: Sequence[_Job]) -> set[Value]:
+        """Send it, by the statement for one session or the one for several; the keys of the sessions that were written."""
+        one, several = self._statements
+        durable = boolean(any(job.durable for job in jobs))
+        places = bigints([record.seq for job in jobs for record in job.records])
+        lines = byteas([record.data for job in jobs for record in job.records])
+        lease = jobs[0].lease
+        if len(jobs) == 1:
+            first = bigint(jobs[0].records[0].seq)
+            values = (lease.session, bigint(lease.fence), first, places, lines, durable)
+            if jobs[0].passed_over:
+                rows = connection.run(waiting(one), *values, prepared=True)
+            else:
+                rows = run_past_locks(connection, one, *values, prepared=True)
+        else:
+            rows = run_past_locks(
+                connection,
+                several,
+                uuids([job.lease.session for job in jobs]),
+                bigints([job.lease.fence for job in jobs]),
+                bigints([job.records[0].seq for job in jobs]),
+                uuids([job.lease.session for job in jobs for _ in job.records]),
+                places,
+                lines,
+                durable,
+                prepared=True,
+            )
+        return {row[0] for row in rows}
 
     # --- what became of it
 
@@ -258,30 +301,6 @@ class Batches:
         if not ours or found:
             raise self._why_not(pool, job)
         return False
-
-
-def _append(connection: Connection, jobs: list[_Job], statements: tuple[str, str]) -> set[Value]:
-    """Send it, by the statement for one session or the one for several; the keys of the sessions that were written."""
-    durable = boolean(any(job.durable for job in jobs))
-    places = bigints([record.seq for job in jobs for record in job.records])
-    lines = byteas([record.data for job in jobs for record in job.records])
-    lease = jobs[0].lease
-    if len(jobs) == 1:
-        first = bigint(jobs[0].records[0].seq)
-        values = (lease.session, bigint(lease.fence), first, places, lines, durable)
-        return {row[0] for row in connection.run(statements[0], *values, prepared=True)}
-    rows = connection.run(
-        statements[1],
-        uuids([job.lease.session for job in jobs]),
-        bigints([job.lease.fence for job in jobs]),
-        bigints([job.records[0].seq for job in jobs]),
-        uuids([job.lease.session for job in jobs for _ in job.records]),
-        places,
-        lines,
-        durable,
-        prepared=True,
-    )
-    return {row[0] for row in rows}
 
 
 def give_way(attempt: int) -> None:

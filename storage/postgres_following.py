@@ -7,12 +7,14 @@ database for a moment, which a hundred thousand sessions that nobody watches sho
 
 from __future__ import annotations
 
+import contextlib
 import select
+import threading
 import time
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from storage.errors import StorageError
+from storage.errors import SessionClosedError, StorageError
 from storage.postgres_schema import FOLLOW
 from storage.postgres_wire import Connection, ConnectionLost, Refused, Value, bigint
 
@@ -26,6 +28,8 @@ _LOOK_EVERY_WHEN_TOLD: Final = 5.0
 
 _LOOK_EVERY: Final = 0.2
 _PAUSE: Final = 0.05
+_SLICE: Final = 0.5
+"""How long it waits for the server without looking whether it was closed."""
 
 
 class Follower:
@@ -37,55 +41,75 @@ class Follower:
         self._session = session
         self._name = str(uuid.UUID(bytes=session))
         self._connection: Connection | None = None
+        self._ended = threading.Event()
+        self._guard = threading.RLock()
+        self._listens = False
         self._is_told = False
+        """Whether it listens, and appends know that."""
         self._tell_at = 0.0
         self._look_at = 0.0
         self._tip: list[tuple[Value, ...]] | None = None
 
     def wait(self, timeout: float) -> bool:
-        """Wait at most ``timeout`` seconds; whether there may be something new. The first time it says so at once."""
+        """Wait at most ``timeout`` seconds; whether there may be something new. The first time it says so at once.
+
+        Raises ``StorageError``, and ``SessionClosedError`` if it is closed meanwhile.
+        """
         until = time.monotonic() + timeout
+        with self._guard:
+            return self._wait(until)
+
+    def _wait(self, until: float) -> bool:
         while True:
+            if self._ended.is_set():
+                raise SessionClosedError(
+                    "this storage was closed while it waited; open the session anew", path=self._pool.place
+                )
             try:
                 if self._look(until):
                     return True
             except (ConnectionLost, Refused) as error:
-                self.close()
+                self._let_go()
                 if time.monotonic() >= until or isinstance(error, Refused):
                     raise StorageError(
                         f"the session cannot be followed: {error}; see that the server runs, then try again",
                         path=self._pool.place,
                     ) from error
-                time.sleep(_PAUSE)
+                self._ended.wait(_PAUSE)
                 continue
             if time.monotonic() >= until:
                 return False
 
     def close(self) -> None:
-        """Let the connection go. Idempotent; waiting once more connects anew."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Let the connection go, as soon as who waits in another thread has seen it. Idempotent."""
+        self._ended.set()
+        with self._guard:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _look(self, until: float) -> bool:
         connection = self._connection or self._connect()
         now = time.monotonic()
-        if self._is_told and now >= self._tell_at:
+        if self._listens and now >= self._tell_at:
             self._tell(connection, now)
         if now >= self._look_at:
             self._look_at = now + (_LOOK_EVERY_WHEN_TOLD if self._is_told else _LOOK_EVERY)
             if self._has_changed(connection):
                 return True
-        wake_at = min(until, self._look_at, self._tell_at if self._is_told else until)
+        wake_at = min(until, self._look_at, self._tell_at if self._listens else until)
         if self._is_told:
             # What came along with an answer is there already, and the socket does not tell.
             if not (told := connection.notifications()):
                 poller = select.poll()
                 poller.register(connection.socket, select.POLLIN)
-                poller.poll(max(0.0, wake_at - time.monotonic()) * 1000)
+                poller.poll(min(_SLICE, max(0.0, wake_at - time.monotonic())) * 1000)
                 told = connection.notifications()
             return self._name in told and self._has_changed(connection)
-        time.sleep(max(0.0, wake_at - time.monotonic()))
+        self._ended.wait(max(0.0, wake_at - time.monotonic()))
         return False
 
     def _has_changed(self, connection: Connection) -> bool:
@@ -101,20 +125,24 @@ class Follower:
     def _connect(self) -> Connection:
         settings = self._pool.settings
         connection = self._connection = Connection(settings.direct_dsn or settings.dsn, seconds=settings.answer_seconds)
-        self._is_told = False
+        self._listens = self._is_told = False
         self._look_at = 0.0
         # A pooler tells its clients a process number of its own.
         ((backend,),) = connection.run("SELECT pg_backend_pid()")
         if int.from_bytes(backend or b"", "big") == connection.backend:
-            try:
+            # Refused by another engine, or a standby: then it is looked up.
+            with contextlib.suppress(Refused):
                 connection.run("LISTEN branchline")
-                self._is_told = True
+                self._listens = True
                 self._tell(connection, time.monotonic())
-            except Refused:  # another engine, or a standby: then it is looked up
-                self._is_told = False
         return connection
 
     def _tell(self, connection: Connection, now: float) -> None:
-        """Tell the writer that somebody follows."""
-        connection.run(FOLLOW, self._session, bigint(_FOLLOWED_SECONDS))
+        """Tell the writer that somebody follows. Where that is refused (for now), it is looked up."""
         self._tell_at = now + _TELL_EVERY
+        try:
+            connection.run(FOLLOW, self._session, bigint(_FOLLOWED_SECONDS))
+        except Refused:
+            self._is_told, self._look_at = False, 0.0
+        else:
+            self._is_told = True

@@ -16,12 +16,13 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from storage.entries import iso_timestamp
 from storage.errors import SessionLockedError, StaleSessionError
-from storage.postgres_schema import GIVE_UP, MOVE_FENCE, RECOUNT, RENEW, TAKE, WHO
+from storage.postgres_schema import GIVE_UP, MOVE_FENCE, RECOUNT, RENEW, TAKE, WHO, run_past_locks, waiting
 from storage.postgres_wire import (
     Connection,
     ConnectionLost,
@@ -32,6 +33,7 @@ from storage.postgres_wire import (
     boolean,
     number,
     text,
+    transaction,
     uuids,
 )
 
@@ -42,6 +44,11 @@ _RENEWALS: Final = 3
 """How often a lease is renewed in its time."""
 
 _IMPATIENT_SECONDS: Final = 1.0
+_ROW_SECONDS: Final = 0.25
+"""How long the renewal of one lease waits for its row: in the queue behind an append, it has its turn in that time."""
+
+_NOT_IN_TIME: Final = ("55P03", "57014")
+"""SQLSTATEs of what the server gave up: a lock was not free in time, a statement took too long."""
 
 _held: set[bytes] = set()
 """The secrets of this process's leases. One that says it is this process's and is not among them, nobody has any more."""
@@ -113,6 +120,40 @@ def move_fence(connection: Connection, lease: Lease, seconds: int, *, durable: b
     if rows:
         lease.fence = number(rows[0][0])
     return bool(rows)
+
+
+def renew_leases(connection: Connection, leases: Sequence[Lease], seconds: int, statement: str = RENEW) -> set[Value]:
+    """Renew those that are still theirs and, by this ``statement``, that nobody has locked; the keys of their sessions."""
+    rows = run_past_locks(
+        connection,
+        statement,
+        uuids([lease.session for lease in leases]),
+        uuids([lease.holder for lease in leases]),
+        bigints([lease.size for lease in leases]),
+        bigints([lease.age for lease in leases]),
+        bigint(seconds),
+    )
+    return {row[0] for row in rows}
+
+
+def renew_in_turn(connection: Connection, lease: Lease, seconds: int, *, patience: float, deadline: float) -> bool:
+    """Renew one, waiting for its row at most ``patience`` seconds; false if it could not be had in that time.
+
+    ``deadline``: after so many seconds an engine gives up that does not know how to wait for a lock for a while only.
+    """
+    try:
+        with transaction(connection):
+            connection.run(
+                "SELECT set_config('lock_timeout', $1::text, true), set_config('statement_timeout', $2::text, true)",
+                text(f"{max(1, round(patience * 1000))}"),
+                text(f"{max(1, round(deadline * 1000))}"),
+            )
+            renew_leases(connection, [lease], seconds, waiting(RENEW))
+    except Refused as refused:
+        if refused.sqlstate not in _NOT_IN_TIME:
+            raise
+        return False
+    return True
 
 
 def give_up(connection: Connection, lease: Lease) -> None:
@@ -248,12 +289,18 @@ def _parsed(name: Value) -> dict[str, Any]:
 
 
 class Keeper:
-    """Renews the leases of a pool, all in one statement, in a thread that lives as long as there are any."""
+    """Renews the leases of a pool, in a thread that lives as long as there are any.
+
+    One statement renews all whose rows nobody has locked. Those that it passed over are waited for one by one, each for a
+    moment (its own append may have it), and are tried again soon: whoever locks a row, and however long, holds up that
+    session alone.
+    """
 
     def __init__(self, pool: Pool) -> None:
         """Nothing to renew yet."""
         self._pool = weakref.ref(pool)
         self._every = pool.settings.lease_seconds / _RENEWALS
+        self._soon = min(self._every, _IMPATIENT_SECONDS)
         self._leases: dict[bytes, Lease] = {}
         # Held by a thread as often as it likes: the garbage collector may come in the middle, and close what was dropped.
         self._guard = threading.RLock()
@@ -267,7 +314,7 @@ class Keeper:
             if not self._running:
                 ended = self._ended = threading.Event()
                 thread = threading.Thread(
-                    target=_keep, args=(self, ended, self._every), name="branchline leases", daemon=True
+                    target=_keep, args=(self, ended, self._every, self._soon), name="branchline leases", daemon=True
                 )
                 # The system may give no more threads: it is tried again with the next session, and the fence decides.
                 with contextlib.suppress(RuntimeError):
@@ -288,32 +335,57 @@ class Keeper:
             if self._ended is ended:
                 self._running = False
 
-    def renew(self) -> None:
-        """Renew all leases. Raises ``ConnectionLost`` and ``Refused``: then it is tried again soon."""
+    def renew(self, late: Sequence[Lease] | None = None) -> Sequence[Lease]:
+        """Renew all leases, or those that were ``late`` before; the ones that are late now, first those not waited for yet.
+
+        Raises ``ConnectionLost`` and ``Refused``: it is not known which were renewed, and the same are tried again soon.
+        """
         pool = self._pool()
         with self._guard:
-            leases = [*self._leases.values()]
+            leases = [*self._leases.values()] if late is None else [one for one in late if one.holder in self._leases]
         if pool is None or not leases:
-            return
-        with pool.connection(pool.deadline()) as connection:
-            connection.run(
-                RENEW,
-                uuids([lease.session for lease in leases]),
-                uuids([lease.holder for lease in leases]),
-                bigints([lease.size for lease in leases]),
-                bigints([lease.age for lease in leases]),
-                bigint(pool.settings.lease_seconds),
-            )
+            return ()
+        seconds = pool.settings.lease_seconds
+        with self._connection(pool) as connection:
+            renewed = renew_leases(connection, leases, seconds)
+        left = deque(lease for lease in leases if lease.session not in renewed)
+        waited_for: list[Lease] = []
+        patience = min(_ROW_SECONDS, self._every / 4)
+        until = time.monotonic() + self._soon
+        while left and time.monotonic() < until:
+            with self._connection(pool) as connection:
+                if not renew_in_turn(connection, left[0], seconds, patience=patience, deadline=self._every):
+                    waited_for.append(left[0])
+            left.popleft()
+        return (*left, *waited_for)
+
+    @contextlib.contextmanager
+    def _connection(self, pool: Pool) -> Generator[Connection]:
+        """One of the pool's; one beside those if all are in use, each by a statement that waits for a lock, say."""
+        until = time.monotonic() + self._soon
+        with contextlib.ExitStack() as stack:
+            try:
+                connection = stack.enter_context(pool.connection(until, free_until=until))
+            except ConnectionLost:
+                connection = stack.enter_context(pool.extra_connection())
+            yield connection
 
 
-def _keep(keeper: Keeper, ended: threading.Event, every: float) -> None:
+def _keep(keeper: Keeper, ended: threading.Event, every: float, soon: float) -> None:
+    late: Sequence[Lease] = ()
+    due = time.monotonic() + every
     wait = every
     try:
         while not ended.wait(wait):
-            wait = min(every, _IMPATIENT_SECONDS)
+            all_are_due = time.monotonic() >= due
+            wait = soon
             # Not to be heard of for a while loses nothing: the fence decides, and appends say what is wrong.
             with contextlib.suppress(ConnectionLost, Refused):
-                keeper.renew()
-                wait = every
+                late = keeper.renew(None if all_are_due else late)
+                if all_are_due:
+                    due = time.monotonic() + every
+                wait = max(0.0, due - time.monotonic())
+                if late:
+                    wait = min(wait, soon)
     finally:
         keeper.stopped(ended)

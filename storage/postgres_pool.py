@@ -56,6 +56,11 @@ class Settings:
 
 _pools: WeakValueDictionary[tuple[int, Settings], Pool] = WeakValueDictionary()
 _pools_guard = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    # A child that was forked while another thread had it would wait for it for ever.
+    os.register_at_fork(
+        before=_pools_guard.acquire, after_in_parent=_pools_guard.release, after_in_child=_pools_guard.release
+    )
 
 
 def shared_pool(settings: Settings) -> Pool:
@@ -88,9 +93,12 @@ class Pool:
     # --- connections
 
     @contextmanager
-    def connection(self, until: float) -> Generator[Connection]:
-        """A connection of one's own for a while. Raises ``ConnectionLost`` if none can be made ``until`` then."""
-        connection = self._take(until)
+    def connection(self, until: float, *, free_until: float | None = None) -> Generator[Connection]:
+        """A connection of one's own for a while. Raises ``ConnectionLost`` if none can be made ``until`` then.
+
+        ``free_until``: until when to wait for one that others use; without it, for as long as an answer may take.
+        """
+        connection = self._take(until, max(until, self.deadline()) if free_until is None else free_until)
         try:
             yield connection
         except Refused as refused:
@@ -109,9 +117,8 @@ class Pool:
         finally:
             connection.close()
 
-    def _take(self, until: float) -> Connection:
+    def _take(self, until: float, free_until: float) -> Connection:
         wait = _SHORTEST_WAIT
-        free_until = max(until, self.deadline())
         while True:
             with self._changed:
                 while self._open >= self.settings.connections and not self._free:

@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from storage.errors import StorageError, UnsupportedVersionError
-from storage.postgres_wire import Connection, Refused, bigint, number
+from storage.postgres_wire import Connection, Refused, Row, Value, bigint, number, transaction
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
@@ -64,6 +64,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 VERSION: Final = len(MIGRATIONS)
 
 NO_TABLE: Final = "42P01"
+_NOT_SUPPORTED: Final = "0A000"
 _RACES: Final = ("42P07", "23505", "42710", "40001", "40P01", "55P03")
 _ATTEMPTS: Final = 10
 _PAUSE: Final = 0.05
@@ -99,13 +100,12 @@ def migrate(connection: Connection) -> None:
                 "CREATE TABLE IF NOT EXISTS branchline_schema (one bigint PRIMARY KEY, version bigint NOT NULL)"
             )
             connection.run("INSERT INTO branchline_schema VALUES (1, 0) ON CONFLICT DO NOTHING")
-            connection.run("BEGIN ISOLATION LEVEL READ COMMITTED")
-            rows = connection.run("SELECT version FROM branchline_schema WHERE one = 1 FOR UPDATE")
-            for steps in MIGRATIONS[number(rows[0][0]) :]:
-                for step in steps:
-                    connection.run(step)
-            connection.run("UPDATE branchline_schema SET version = $1::bigint WHERE one = 1", bigint(VERSION))
-            connection.run("COMMIT")
+            with transaction(connection):
+                rows = connection.run("SELECT version FROM branchline_schema WHERE one = 1 FOR UPDATE")
+                for steps in MIGRATIONS[number(rows[0][0]) :]:
+                    for step in steps:
+                        connection.run(step)
+                connection.run("UPDATE branchline_schema SET version = $1::bigint WHERE one = 1", bigint(VERSION))
         except Refused as refused:
             if connection.in_transaction:
                 connection.run("ROLLBACK")
@@ -121,7 +121,9 @@ def migrate(connection: Connection) -> None:
 
 # For each session of a batch ($1 keys, $2 fences, $3 first places): lock its row, compare the fence and the place, and
 # put its records ($4 keys, $5 places, $6 lines), or nothing of it. $7: it must survive power loss; a server that is set
-# to promise even more is left so. The order of the locks is the same everywhere, so that nobody waits in a circle.
+# to promise even more is left so. A row that somebody has locked is passed over, or all the others would wait with it:
+# who is not among the answers is sent alone, by a statement that waits, and is told there whether it was that or is stale.
+# The order of the locks is the same everywhere, so that nobody waits in a circle where an engine cannot pass over them.
 APPEND: Final = """
 WITH ours AS MATERIALIZED (
     SELECT s.session, s.followed_until > now() AS followed
@@ -131,7 +133,7 @@ WITH ours AS MATERIALIZED (
         (SELECT e.seq + 1 FROM branchline_entries e WHERE e.session = given.session ORDER BY e.seq DESC LIMIT 1), s.first
     )
     ORDER BY s.session
-    FOR NO KEY UPDATE OF s
+    FOR NO KEY UPDATE OF s SKIP LOCKED
 ), put AS (
     INSERT INTO branchline_entries (session, seq, data)
     SELECT lines.session, lines.seq, lines.data
@@ -153,7 +155,7 @@ WITH ours AS MATERIALIZED (
     WHERE s.session = $1::uuid AND s.fence = $2::bigint AND $3::bigint = coalesce(
         (SELECT e.seq + 1 FROM branchline_entries e WHERE e.session = $1::uuid ORDER BY e.seq DESC LIMIT 1), s.first
     )
-    FOR NO KEY UPDATE OF s
+    FOR NO KEY UPDATE OF s SKIP LOCKED
 ), put AS (
     INSERT INTO branchline_entries (session, seq, data)
     SELECT ours.session, lines.seq, lines.data FROM ours, unnest($4::bigint[], $5::bytea[]) AS lines(seq, data)
@@ -168,6 +170,21 @@ FROM ours
 def untold(statement: str) -> str:
     """An append for an engine that cannot tell news (CockroachDB)."""
     return statement.replace("pg_notify('branchline', ours.session::text)", "NULL")
+
+
+def waiting(statement: str) -> str:
+    """The same statement, which waits for rows that somebody has locked instead of passing over them."""
+    return statement.replace(" SKIP LOCKED", "")
+
+
+def run_past_locks(connection: Connection, statement: str, *values: Value, prepared: bool = False) -> list[Row]:
+    """Run a statement that passes over locked rows. An engine that cannot do that waits for them."""
+    try:
+        return connection.run(statement, *values, prepared=prepared)
+    except Refused as refused:
+        if refused.sqlstate != _NOT_SUPPORTED:
+            raise
+        return connection.run(waiting(statement), *values, prepared=prepared)
 
 
 # A page of the lines of one session at places from $2 up to, not with, $3, at most $4 of them, and after the first no
@@ -191,7 +208,7 @@ FROM branchline_sessions s WHERE s.session = $1::uuid
 # forgets who held the session last, the fence is the older one's again, and the compare on the place still holds.
 
 # Take the writer's place ($2 our secret, $3 our name, $4 seconds): it is free, was held too long, or belongs to $5, who
-# is known to be dead. With it comes whose place it was.
+# is known to be dead. With it comes whose place it was. Its time begins when it is ours, however long the row was locked.
 TAKE: Final = """
 WITH before AS MATERIALIZED (
     SELECT session, holder FROM branchline_sessions
@@ -199,7 +216,8 @@ WITH before AS MATERIALIZED (
     FOR NO KEY UPDATE
 )
 UPDATE branchline_sessions s
-SET fence = s.fence + 1, holder = $2::uuid, owner = $3::text, held_until = now() + $4::bigint * interval '1 second'
+SET fence = s.fence + 1, holder = $2::uuid, owner = $3::text,
+    held_until = clock_timestamp() + $4::bigint * interval '1 second'
 FROM before WHERE s.session = before.session
 RETURNING s.fence, before.holder, s.size, set_config('synchronous_commit', 'off', true)
 """
@@ -218,9 +236,13 @@ WHO: Final = "SELECT holder, owner FROM branchline_sessions WHERE session = $1::
 # A new fence for the writer itself: whatever of its statements is still under way somewhere is shut out. As durable ($4) as
 # an append: one that is found is acknowledged, and a standby has it then, too.
 MOVE_FENCE: Final = """
-UPDATE branchline_sessions SET fence = fence + 1, held_until = now() + $3::bigint * interval '1 second'
-WHERE session = $1::uuid AND holder = $2::uuid
-RETURNING fence,
+WITH ours AS MATERIALIZED (
+    SELECT session FROM branchline_sessions WHERE session = $1::uuid AND holder = $2::uuid FOR NO KEY UPDATE
+)
+UPDATE branchline_sessions s
+SET fence = s.fence + 1, held_until = clock_timestamp() + $3::bigint * interval '1 second'
+FROM ours WHERE s.session = ours.session
+RETURNING s.fence,
     CASE WHEN NOT $4::boolean THEN set_config('synchronous_commit', 'off', true)
          WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true) END
 """
@@ -234,20 +256,20 @@ WHERE session = $1::uuid AND holder = $2::uuid
 RETURNING set_config('synchronous_commit', 'off', true)
 """
 
-# $1 keys, $2 secrets, $3 sizes, $4 how many microseconds ago they became that, $5 seconds. To run it twice does no harm.
+# $1 keys, $2 secrets, $3 sizes, $4 how many microseconds ago they became that, $5 seconds. To run it twice does no harm. A
+# row that somebody has locked is passed over, as by an append; those that were renewed come back.
 RENEW: Final = """
 WITH ours AS MATERIALIZED (
     SELECT s.session, given.size, given.age
     FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::bigint[]) AS given(session, holder, size, age)
     JOIN branchline_sessions s ON s.session = given.session AND s.holder = given.holder
-    ORDER BY s.session
-    FOR NO KEY UPDATE OF s
+    FOR NO KEY UPDATE OF s SKIP LOCKED
 )
 UPDATE branchline_sessions s
-SET held_until = now() + $5::bigint * interval '1 second', size = ours.size,
+SET held_until = clock_timestamp() + $5::bigint * interval '1 second', size = ours.size,
     modified = CASE WHEN s.size <> ours.size THEN now() - ours.age * interval '1 microsecond' ELSE s.modified END
 FROM ours WHERE s.session = ours.session
-RETURNING set_config('synchronous_commit', 'off', true)
+RETURNING s.session, set_config('synchronous_commit', 'off', true)
 """
 
 FOLLOW: Final = """

@@ -7,8 +7,7 @@ on, instead of copying them; they stay as long as anybody refers to them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.blobs import Blobs, check_blob_name
@@ -26,6 +25,7 @@ from storage.postgres_wire import (
     items_of,
     number,
     text,
+    transaction,
     uuids,
 )
 from storage.protocols import Record
@@ -154,14 +154,6 @@ def missing_line(seq: int, following: int, *, place: str) -> DamagedSessionError
 
 
 # --- making
-
-
-@contextmanager
-def transaction(connection: Connection) -> Generator[None]:
-    """One transaction; who leaves with an error has written nothing (the pool rolls back)."""
-    connection.run("BEGIN ISOLATION LEVEL READ COMMITTED")
-    yield
-    connection.run("COMMIT")
 
 
 def make_durable(connection: Connection, durable: bool) -> None:

@@ -13,7 +13,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -210,6 +211,14 @@ class Connection:
         lost = ConnectionLost(_in_a_line(error) or type(error).__name__, sent=sent)
         lost.__cause__ = error
         return lost
+
+
+@contextmanager
+def transaction(connection: Connection) -> Generator[None]:
+    """One transaction; who leaves with an error has written nothing (the pool rolls back)."""
+    connection.run("BEGIN ISOLATION LEVEL READ COMMITTED")
+    yield
+    connection.run("COMMIT")
 
 
 def _in_a_line(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -10,11 +11,17 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import anyio
 import psycopg
 
+from storage import EntryLog, PostgresStorage
+from storage.event_loops import run_in_worker
+from storage.postgres_pool import Pool
 from tests.postgres_server import PostgresServer, free_port, unprivileged, without_server
 
 TABLES = (
@@ -36,6 +43,75 @@ def sql(dsn: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
 def rows_in(dsn: str) -> dict[str, int]:
     """How many rows each table has."""
     return {table: sql(dsn, f"SELECT count(*) FROM {table}")[0][0] for table in TABLES}
+
+
+def pool_of(log: EntryLog) -> Pool:
+    """The pool of a log's storage."""
+    assert isinstance(log.storage, PostgresStorage)
+    assert log.storage._pool is not None
+    return log.storage._pool
+
+
+@contextlib.contextmanager
+def impatient(log: EntryLog, seconds: float) -> Generator[None]:
+    """Meanwhile an answer may take that long only; before and after it has all the time that a busy machine needs."""
+    pool = pool_of(log)
+    settings = pool.settings
+    pool.settings = replace(settings, answer_seconds=seconds)
+    for connection in pool._free:
+        connection._seconds = seconds
+    try:
+        yield
+    finally:
+        pool.settings = settings
+        for connection in pool._free:
+            connection._seconds = settings.answer_seconds
+
+
+async def until_waiting(dsn: str, count: int) -> None:
+    """Until so many connections wait for a lock, but those that renew leases: they wait for a moment only."""
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query NOT LIKE '%given.age%' "
+        "AND datname = current_database()"
+    )
+    with anyio.fail_after(60):
+        while (await run_in_worker(lambda: sql(dsn, waiting)))[0][0] < count:
+            await anyio.sleep(0.01)
+
+
+class Appends:
+    """Holds up the appends of chosen sessions in the middle of their statements, behind their rows' locks.
+
+    For a place with tables of its own.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        sql(
+            dsn,
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN "
+            "PERFORM pg_advisory_xact_lock_shared(hashtextextended(NEW.session::text, 0)); RETURN NEW; END'",
+        )
+        sql(dsn, "CREATE TRIGGER wait BEFORE INSERT ON branchline_entries FOR EACH ROW EXECUTE FUNCTION wait()")
+
+    @contextlib.contextmanager
+    def held_up(self, *session_ids: str) -> Generator[psycopg.Connection]:
+        """Until the end, or until the connection is rolled back."""
+        with psycopg.connect(self._dsn) as connection:
+            for session_id in session_ids:
+                connection.execute(
+                    "SELECT pg_advisory_xact_lock(hashtextextended(session::text, 0)) FROM branchline_sessions "
+                    "WHERE id = %s",
+                    (session_id,),
+                )
+            yield connection
+
+
+async def until_gathered(log: EntryLog, count: int) -> None:
+    """Until so many appends wait for the next statement of the log's pool."""
+    with anyio.fail_after(60):
+        while len(pool_of(log).batches._waiting) < count:
+            await anyio.sleep(0.01)
 
 
 class Proxy:
@@ -60,6 +136,7 @@ class Proxy:
         """How many bytes have gone to the server."""
         self._ended = threading.Event()
         self._generation = 0
+        self._forwarding: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -70,8 +147,13 @@ class Proxy:
         self._listener.close()
 
     def cut_all(self) -> None:
-        """Cut every connection there is, now."""
+        """Cut every connection there is, and come back when that is done."""
         self._generation += 1
+        there = set(self._forwarding)
+        until = time.monotonic() + 60
+        while there & self._forwarding:
+            assert time.monotonic() < until
+            time.sleep(0.005)
 
     def _accept(self) -> None:
         while True:
@@ -84,11 +166,14 @@ class Proxy:
             except OSError:
                 client.close()
                 continue
-            threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
+            self._forwarding.add(client)
+            threading.Thread(target=self._forward, args=(client, server, self._generation), daemon=True).start()
 
-    def _forward(self, client: socket.socket, server: socket.socket) -> None:
-        generation = self._generation
-        with client, server:
+    def _forward(self, client: socket.socket, server: socket.socket, generation: int) -> None:
+        with contextlib.ExitStack() as both:
+            both.callback(self._forwarding.discard, client)
+            both.enter_context(client)
+            both.enter_context(server)
             while not self._ended.is_set() and self._generation == generation:
                 if self.silent:
                     time.sleep(0.01)

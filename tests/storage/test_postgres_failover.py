@@ -12,7 +12,7 @@ from storage import EntryLog, PostgresRepository, StaleSessionError, StorageErro
 from storage.event_loops import run_in_worker
 from tests.postgres_server import PostgresServer, started_server
 from tests.storage.places import said
-from tests.storage.postgres_helpers import sql
+from tests.storage.postgres_helpers import impatient, sql
 
 pytestmark = [pytest.mark.anyio, pytest.mark.heavy]
 
@@ -40,7 +40,7 @@ def both(primary: PostgresServer, standby: PostgresServer) -> str:
 async def until_replayed(primary: PostgresServer, standby: PostgresServer) -> None:
     """The standby has all that the primary has."""
     ((position,),) = sql(primary.dsn(), "SELECT pg_current_wal_lsn()::text")
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not sql(standby.dsn(), "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn", position)[0][0]:
             await anyio.sleep(0.02)
 
@@ -53,14 +53,13 @@ async def texts_in(server: PostgresServer, name: str) -> list[str]:
 
 async def test_the_standby_takes_over(primary: PostgresServer, standby: PostgresServer) -> None:
     """The primary dies and the standby is promoted: the same session goes on there, and only waits."""
-    log = await EntryLog.open(await PostgresRepository(both(primary, standby)).create("chat"))
+    log = await EntryLog.open(await PostgresRepository(both(primary, standby), answer_seconds=60).create("chat"))
     await log.append_message(said("first"))
     await until_replayed(primary, standby)
     primary.kill()
     write = log.append_message(said("second"))
     async with anyio.create_task_group() as group:
         group.start_soon(write.wait)
-        await anyio.sleep(0.5)
         await run_in_worker(lambda: sql(standby.dsn(), "SELECT pg_promote()"))
     await log.append_message(said("third"))
     await log.aclose()
@@ -69,7 +68,7 @@ async def test_the_standby_takes_over(primary: PostgresServer, standby: Postgres
 
 async def test_a_standby_that_lacks_what_was_acknowledged(primary: PostgresServer, standby: PostgresServer) -> None:
     """Asynchronous replication lost an entry: the writer is told, and there is no gap."""
-    log = await EntryLog.open(await PostgresRepository(both(primary, standby)).create("chat"))
+    log = await EntryLog.open(await PostgresRepository(both(primary, standby), answer_seconds=60).create("chat"))
     await log.append_message(said("first"))
     await until_replayed(primary, standby)
     sql(standby.dsn(), "SELECT pg_wal_replay_pause()")
@@ -89,17 +88,17 @@ async def test_an_append_that_no_standby_has(primary: PostgresServer) -> None:
 
     The server has it, and shows it; whether a standby would, nobody knows before one is there.
     """
-    log = await EntryLog.open(await PostgresRepository(primary.dsn(), answer_seconds=2).create("chat"))
+    log = await EntryLog.open(await PostgresRepository(primary.dsn(), answer_seconds=60).create("chat"))
     await log.append_message(said("first"))
     for statement in ("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"):
         sql(primary.dsn(), statement)
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while sql(primary.dsn(), "SHOW synchronous_standby_names") != [("nobody",)]:
             await anyio.sleep(0.02)
     write = log.append_message(said("second"))
     async with anyio.create_task_group() as group:
         group.start_soon(terminate_who_waits, primary.dsn())
-        with pytest.raises(StorageError, match="whether they are there"):
+        with impatient(log, 2), pytest.raises(StorageError, match="whether they are there"):
             await write
     for statement in ("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()"):
         sql(primary.dsn(), statement)
@@ -110,19 +109,19 @@ async def test_an_append_that_no_standby_has(primary: PostgresServer) -> None:
 async def terminate_who_waits(dsn: str) -> None:
     """End the connection that waits for a standby, once."""
     ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not await run_in_worker(lambda: sql(dsn, ended)):
             await anyio.sleep(0.02)
 
 
 async def test_a_primary_that_became_read_only(primary: PostgresServer, standby: PostgresServer) -> None:
     """Demoted without a restart, its connections live on; they are not kept, and the address leads to the new one."""
-    log = await EntryLog.open(await PostgresRepository(both(primary, standby)).create("chat"))
+    log = await EntryLog.open(await PostgresRepository(both(primary, standby), answer_seconds=60).create("chat"))
     await log.append_message(said("first"))
     await until_replayed(primary, standby)
     sql(primary.dsn(), "ALTER SYSTEM SET default_transaction_read_only = on")
     sql(primary.dsn(), "SELECT pg_reload_conf()")
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while sql(primary.dsn(), "SELECT current_setting('default_transaction_read_only')") != [("on",)]:
             await anyio.sleep(0.02)
     await run_in_worker(lambda: sql(standby.dsn(), "SELECT pg_promote()"))
@@ -144,7 +143,7 @@ async def test_reading_from_a_standby(primary: PostgresServer, standby: Postgres
     reader = await EntryLog.open(storage)
     assert await run_in_worker(lambda: storage.wait_for_change(1))
     await log.append_message(said("second"))
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while not await run_in_worker(lambda: storage.wait_for_change(1)):
             pass
     await reader.refresh()

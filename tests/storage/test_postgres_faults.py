@@ -19,15 +19,16 @@ import psycopg
 import pytest
 
 from storage import EntryLog, PostgresRepository, SessionLockedError, StaleSessionError, StorageError
+from storage.event_loops import run_in_worker
 from tests.postgres_server import PostgresServer, started_server
 from tests.storage.places import PostgresPlace, assert_chain, said
-from tests.storage.postgres_helpers import Proxy, sql
+from tests.storage.postgres_helpers import Appends, Proxy, impatient, pool_of, sql, until_gathered, until_waiting
 
 pytestmark = pytest.mark.anyio
 
 
 @asynccontextmanager
-async def log_through(place: PostgresPlace, dsn: str, *, answer_seconds: float = 20) -> AsyncGenerator[EntryLog]:
+async def log_through(place: PostgresPlace, dsn: str, *, answer_seconds: float = 60) -> AsyncGenerator[EntryLog]:
     """A log over the session of ``place``, by way of ``dsn``, with one entry, so that everything is prepared."""
     repository = PostgresRepository(dsn, answer_seconds=answer_seconds)
     log = await EntryLog.open(await repository.create(place.session_id))
@@ -89,9 +90,9 @@ async def test_an_append_that_is_still_under_way_on_the_server(
             async with anyio.create_task_group() as group:
                 write = log.append_message(said("slow"))
                 group.start_soon(write.wait)
-                await waiting_for_locks(dsn, 1)
-                proxy.cut_all()
-                await waiting_for_locks(dsn, 2)
+                await until_waiting(dsn, 1)
+                await run_in_worker(proxy.cut_all)
+                await until_waiting(dsn, 2)
                 other.rollback()
         await log.append_message(said("after it"))
     assert [entry["message"]["content"] for entry in place.entries()] == ["first", "slow", "after it"]
@@ -101,39 +102,40 @@ async def test_a_server_that_waits_for_nothing_long(
     postgres_server: PostgresServer, place: PostgresPlace, proxy: Proxy
 ) -> None:
     """The question what became of an append is refused for now (a timeout of the server's): it is asked again."""
-    dsn = f"{postgres_server.dsn(port=proxy.port)}?options=-cstatement_timeout%3D150"
-    async with log_through(place, dsn) as log:
+    user = f"hasty_{time.time_ns()}"
+    sql(place.dsn, f"CREATE ROLE {user} LOGIN SUPERUSER")
+    asked = "SELECT query_start FROM pg_stat_activity WHERE usename = %s AND wait_event_type = 'Lock'"
+    async with log_through(place, postgres_server.dsn(port=proxy.port).replace("postgres@", f"{user}@")) as log:
         with psycopg.connect(place.dsn) as other:
             other.execute("SELECT 1 FROM branchline_sessions WHERE id = %s FOR UPDATE", (place.session_id,))
             async with anyio.create_task_group() as group:
                 write = log.append_message(said("slow"))
                 group.start_soon(write.wait)
-                await waiting_for_locks(place.dsn, 1)
-                proxy.cut_all()
-                await anyio.sleep(0.6)
+                await until_waiting(place.dsn, 1)
+                sql(place.dsn, f"ALTER ROLE {user} SET statement_timeout = 150")  # of connections from now on
+                await run_in_worker(proxy.cut_all)
+                times: set[object] = set()
+                with anyio.fail_after(60):
+                    while len(times) < 4:
+                        times.update(await run_in_worker(lambda: sql(place.dsn, asked, user)))
                 other.rollback()
+        for connection in pool_of(log)._free:
+            connection.run("SET statement_timeout = 0")
         await log.append_message(said("after it"))
     assert [entry["message"]["content"] for entry in place.entries()] == ["first", "slow", "after it"]
 
 
-async def waiting_for_locks(dsn: str, count: int) -> None:
-    """Until so many connections wait for a lock."""
-    with anyio.fail_after(10):
-        while sql(dsn, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")[0][0] < count:
-            await anyio.sleep(0.01)
-
-
 async def test_nobody_can_be_asked(postgres_server: PostgresServer, place: PostgresPlace, proxy: Proxy) -> None:
     """A network that swallows everything: after the stated time the append fails as unknown; opening anew shows."""
-    async with log_through(place, postgres_server.dsn(port=proxy.port), answer_seconds=0.3) as log:
+    async with log_through(place, postgres_server.dsn(port=proxy.port)) as log:
         proxy.silent = True
         write = log.append_message(said("who knows"))
-        with pytest.raises(StorageError, match="whether they are there"):
+        with impatient(log, 0.3), pytest.raises(StorageError, match="whether they are there"):
             await write
         with pytest.raises(StorageError, match="whether they are there"):
             log.append_message(said("tainted"))
         proxy.silent = False
-    again = await place.log(lock_timeout=5)
+    again = await place.log(lock_timeout=60)
     found = again.index.names
     assert found[1:] in ([], [write.entry_id])
     await again.append_message(said("goes on"))
@@ -152,9 +154,9 @@ def own_server() -> Iterator[PostgresServer]:
 async def test_a_server_that_is_away_for_a_while(own_server: PostgresServer) -> None:
     """Down before an append was sent: it is tried for the stated time, then fails with nothing written; the log goes on."""
     place = PostgresPlace(own_server.dsn())
-    async with log_through(place, own_server.dsn(), answer_seconds=0.4) as log:
+    async with log_through(place, own_server.dsn()) as log:
         own_server.shut_down()
-        with pytest.raises(StorageError, match="nothing was written"):
+        with impatient(log, 0.4), pytest.raises(StorageError, match="nothing was written"):
             await log.append_message(said("away"))
         with pytest.raises(StorageError, match="cannot be reached") as caught:
             await place.open(mode="read")
@@ -240,7 +242,7 @@ def test_the_server_is_killed_mid_stream(own_server: PostgresServer) -> None:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -248,7 +250,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 async def test_taken_over_while_it_was_stopped(postgres_server: PostgresServer, place: PostgresPlace) -> None:
     """R12: a process that stands still for longer than its lease loses the session; woken up, it writes nothing more."""
-    program = WRITER.replace("PostgresRepository(sys.argv[1])", "PostgresRepository(sys.argv[1], lease_seconds=1)")
+    program = WRITER.replace("PostgresRepository(sys.argv[1])", "PostgresRepository(sys.argv[1], lease_seconds=10)")
     program = program.replace("range(8)", "range(1)")
     writer = subprocess.Popen(
         [sys.executable, "-c", program, postgres_server.dsn(), place.session_id],
@@ -265,7 +267,7 @@ async def test_taken_over_while_it_was_stopped(postgres_server: PostgresServer, 
         with pytest.raises(SessionLockedError) as caught:
             await place.open()
         assert caught.value.details["owner"]["pid"] == writer.pid
-        log = await EntryLog.open(await place.open(lock_timeout=20))
+        log = await EntryLog.open(await place.open(lock_timeout=60))
         before = len(log.index)
         ours = [await log.append_message(said("ours")) for _ in range(3)]
         writer.send_signal(signal.SIGCONT)
@@ -307,8 +309,9 @@ async def test_two_that_fight(place: PostgresPlace) -> None:
     assert [entry["id"] for entry in place.entries()] == ids
 
 
-async def test_one_that_was_taken_over_does_not_harm_the_others(place: PostgresPlace) -> None:
+async def test_one_that_was_taken_over_does_not_harm_the_others(dsn: str) -> None:
     """Of sessions whose appends go in one statement, the one that was taken over writes nothing; the others do."""
+    place = PostgresPlace(dsn)
     repository = place.repository
     logs = [await EntryLog.open(await repository.create(f"{place.session_id}-{number}")) for number in range(6)]
     for log in logs:
@@ -327,18 +330,15 @@ async def test_one_that_was_taken_over_does_not_harm_the_others(place: PostgresP
         except StaleSessionError:
             outcomes[number] = "stale"
 
-    # While the first two are held up by a lock, the others gather for one statement.
-    with psycopg.connect(place.dsn) as other:
-        other.execute(
-            "SELECT 1 FROM branchline_sessions WHERE id IN (%s, %s) FOR UPDATE",
-            (f"{place.session_id}-0", f"{place.session_id}-1"),
-        )
-        async with anyio.create_task_group() as group:
-            for number in range(6):
+    # While the first two are under way, the others gather for one statement.
+    async with anyio.create_task_group() as group:
+        with Appends(dsn).held_up(f"{place.session_id}-0", f"{place.session_id}-1"):
+            for number in (0, 1):
                 group.start_soon(append, number)
-            await waiting_for_locks(place.dsn, 1)
-            await anyio.sleep(0.1)
-            other.rollback()
+            await until_waiting(dsn, 2)
+            for number in range(2, 6):
+                group.start_soon(append, number)
+            await until_gathered(logs[0], 4)
     assert outcomes == {number: "stale" if number == 2 else "written" for number in range(6)}
     for log in logs:
         with contextlib.suppress(StaleSessionError):

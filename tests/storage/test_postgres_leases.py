@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
-import time
 import warnings
 import weakref
+from datetime import timedelta
 from typing import Any
 
 import anyio
+import psycopg
 import pytest
 
 from harness import Session
@@ -19,17 +21,20 @@ from storage import (
     PostgresStorage,
     SessionLockedError,
     SessionNotFoundError,
+    StaleSessionError,
     StorageError,
 )
 from storage.event_loops import run_in_worker
 from storage.postgres_leases import Keeper
+from storage.postgres_wire import Connection, Refused, Row, Value
 from tests.postgres_server import PostgresServer
 from tests.storage.places import PostgresPlace, assert_chain, said
-from tests.storage.postgres_helpers import Proxy, rows_in, sql
+from tests.storage.postgres_helpers import Proxy, impatient, rows_in, sql
 
 pytestmark = pytest.mark.anyio
 
-TAKING = b"SET fence = s.fence + 1"
+TAKING = b"SET fence = s.fence + 1, holder"
+MOVING_THE_FENCE = b"SET fence = s.fence + 1, held_until"
 GIVING_UP = b"SET holder = NULL"
 RENEWING = b"given.age"
 COMMITTING = b"COMMIT\0"
@@ -143,8 +148,7 @@ async def test_the_size_after_closing_over_dead_connections(
         await PostgresStorage.create(postgres_server.dsn(port=proxy.port), session_id=place.session_id)
     )
     await log.append_message(said("hello"))
-    proxy.cut_all()
-    await anyio.sleep(0.2)
+    await run_in_worker(proxy.cut_all)
     await log.aclose()
     told, found = await sizes(place)
     assert told == found
@@ -160,7 +164,7 @@ async def test_the_size_after_a_lost_answer(
     await log.append_message(said("hello"))
     proxy.cut_answer_to = statement
     if statement == RENEWING:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not proxy.cuts:
                 await anyio.sleep(0.01)
     await log.aclose()
@@ -173,12 +177,12 @@ async def test_the_size_after_an_unknown_outcome(
     postgres_server: PostgresServer, place: PostgresPlace, proxy: Proxy
 ) -> None:
     """Nobody could be asked whether an append is there: it is counted if it is."""
-    repository = PostgresRepository(postgres_server.dsn(port=proxy.port), answer_seconds=0.3)
+    repository = PostgresRepository(postgres_server.dsn(port=proxy.port), answer_seconds=60)
     log = await EntryLog.open(await repository.create(place.session_id))
     await log.append_message(said("first"))
     proxy.cut_answer_to = b"who knows"
-    proxy.cut_always = b"SET fence = fence + 1"
-    with pytest.raises(StorageError, match="whether they are there"):
+    proxy.cut_always = MOVING_THE_FENCE
+    with impatient(log, 0.3), pytest.raises(StorageError, match="whether they are there"):
         await log.append_message(said("who knows"))
     proxy.cut_always = None
     await log.aclose()
@@ -190,18 +194,35 @@ async def test_the_size_after_an_unknown_outcome(
 # --- the thread that renews
 
 
-async def holds(place: PostgresPlace, names: list[str], seconds: float) -> bool:
-    """Whether nobody else can open any of these sessions for that long."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        for name in names:
-            try:
-                (await PostgresStorage.open(place.dsn, session_id=name)).close()
-            except SessionLockedError:
-                continue
-            return False
-        await anyio.sleep(0.1)
-    return True
+def held_until(place: PostgresPlace, name: str) -> Any:
+    """When the lease of ``name`` is over."""
+    return sql(place.dsn, "SELECT held_until FROM branchline_sessions WHERE id = %s", name)[0][0]
+
+
+async def until_held(place: PostgresPlace, name: str, held: Any, seconds: float = 0) -> None:
+    """Until the lease of ``name`` lasts so much longer than ``held``."""
+    with anyio.fail_after(60):
+        while True:
+            rows = await run_in_worker(
+                lambda: sql(
+                    place.dsn,
+                    "SELECT held_until > %s::timestamptz + %s * interval '1 s' FROM branchline_sessions WHERE id = %s",
+                    held,
+                    seconds,
+                    name,
+                )
+            )
+            if rows == [(True,)]:
+                return
+            await anyio.sleep(0.05)
+
+
+async def test_a_lease_is_renewed(place: PostgresPlace) -> None:
+    """R12: a writer that says nothing for longer than its lease keeps it as long as its process lives."""
+    log = await EntryLog.open(await PostgresRepository(place.dsn, lease_seconds=2).create(place.session_id))
+    await until_held(place, place.session_id, held_until(place, place.session_id), 2)
+    await log.append_message(said("still here"))
+    await log.aclose()
 
 
 async def test_a_renewing_thread_that_died_is_replaced(place: PostgresPlace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,11 +230,17 @@ async def test_a_renewing_thread_that_died_is_replaced(place: PostgresPlace, mon
     monkeypatch.setattr(threading, "excepthook", lambda _: None)
     repository = PostgresRepository(place.dsn, lease_seconds=3)
     with monkeypatch.context() as patch:
-        patch.setattr(Keeper, "renew", lambda _: 1 / 0)
+        patch.setattr(Keeper, "renew", lambda *_: 1 / 0)
         first = await repository.create(place.session_id)
-        await anyio.sleep(1.2)
+        assert first._pool is not None
+        keeper = first._pool.keeper
+        with anyio.fail_after(60):
+            while keeper._running:
+                await anyio.sleep(0.01)
     second = await repository.create(f"{place.session_id}-2")
-    assert await holds(place, [place.session_id, f"{place.session_id}-2"], 3.2)
+    held = held_until(place, f"{place.session_id}-2")
+    for name in (place.session_id, f"{place.session_id}-2"):
+        await until_held(place, name, held, 3)
     await run_in_worker(first.close)
     await run_in_worker(second.close)
 
@@ -232,7 +259,9 @@ async def test_no_thread_to_renew_with(place: PostgresPlace, monkeypatch: pytest
         patch.setattr(threading.Thread, "start", refused)
         first = await repository.create(place.session_id)
     second = await repository.create(f"{place.session_id}-2")
-    assert await holds(place, [place.session_id, f"{place.session_id}-2"], 2.5)
+    held = held_until(place, f"{place.session_id}-2")
+    for name in (place.session_id, f"{place.session_id}-2"):
+        await until_held(place, name, held, 2)
     await run_in_worker(first.close)
     await run_in_worker(second.close)
 
@@ -255,7 +284,158 @@ async def test_a_storage_that_is_collected_while_leases_are_counted(place: Postg
 
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         while thread.is_alive():
             await anyio.sleep(0.01)
     (await place.open()).close()
+
+
+# --- rows that somebody locks
+
+LOCK = "SELECT 1 FROM branchline_sessions WHERE id = %s FOR UPDATE"
+
+
+async def logs_of(repository: PostgresRepository, place: PostgresPlace, count: int) -> dict[str, EntryLog]:
+    """So many new sessions, by their ids."""
+    names = [f"{place.session_id}-{number}" for number in range(count)]
+    return {name: await EntryLog.open(await repository.create(name)) for name in names}
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+@pytest.mark.parametrize("taken", [False, True])
+async def test_a_locked_row_holds_up_its_own_lease_only(place: PostgresPlace, connections: int, taken: bool) -> None:
+    """An operator locks one session's row for longer than leases last, and one connection waits for it.
+
+    All others are renewed meanwhile. The one is, as soon as it is free: it is stale only if somebody took it.
+    """
+    repository = PostgresRepository(place.dsn, lease_seconds=3, connections=connections)
+    logs = await logs_of(repository, place, 4)
+    name, *others = logs
+    held = held_until(place, name)
+    async with anyio.create_task_group() as group:
+        with psycopg.connect(place.dsn) as operator:
+            operator.execute(LOCK, (name,))
+            if not taken:
+                group.start_soon(logs[name].append_message(said("waits")).wait)
+            for other in others:
+                await until_held(place, other, held, 5)
+            if connections > 1:
+                for other in others:
+                    await logs[other].append_message(said("goes on"))
+            if taken:
+                operator.execute(
+                    "UPDATE branchline_sessions SET fence = fence + 1, holder = gen_random_uuid() WHERE id = %s",
+                    (name,),
+                )
+    if taken:
+        with pytest.raises(StaleSessionError, match="taken over"):
+            await logs[name].append_message(said("too late"))
+    else:
+        await until_held(place, name, held, 5)
+        await logs[name].append_message(said("goes on"))
+    for other in others:
+        await logs[other].append_message(said("goes on"))
+    for log in logs.values():
+        await log.aclose()
+
+
+async def test_a_row_that_is_never_free(place: PostgresPlace) -> None:
+    """Whoever looks finds it locked, as that of a session with one append after the other is: its lease has its turn."""
+    repository = PostgresRepository(place.dsn, lease_seconds=3)
+    storage = await repository.create(place.session_id)
+    held = held_until(place, place.session_id)
+    over = False
+
+    def hand_on(first: psycopg.Connection, second: psycopg.Connection) -> None:
+        """Each waits for the row before the other lets it go."""
+        first.execute(LOCK, (place.session_id,))
+        for one, other in itertools.cycle([(first, second), (second, first)]):
+            waits = threading.Thread(target=other.execute, args=(LOCK, (place.session_id,)))
+            waits.start()
+            pid = other.info.backend_pid
+            while not sql(place.dsn, "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted", pid):
+                pass
+            one.rollback()
+            waits.join()
+            if over:
+                other.rollback()
+                return
+
+    with psycopg.connect(place.dsn) as first, psycopg.connect(place.dsn) as second:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run_in_worker, lambda: hand_on(first, second))
+            try:
+                await until_held(place, place.session_id, held, 5)
+            finally:
+                over = True
+    await run_in_worker(storage.close)
+
+
+async def test_locked_rows_hold_up_their_own_appends_only(place: PostgresPlace) -> None:
+    """More of them than statements are under way at the same time: what others append is written meanwhile."""
+    logs = await logs_of(place.repository, place, 6)
+    locked, free = list(logs)[:3], list(logs)[3:]
+    async with anyio.create_task_group() as group:
+        with psycopg.connect(place.dsn) as operator:
+            for name in locked:
+                operator.execute(LOCK, (name,))
+            waiting = [logs[name].append_message(said("waits")) for name in locked]
+            for write in waiting:
+                group.start_soon(write.wait)
+            with anyio.fail_after(60):
+                for _ in range(3):
+                    for name in free:
+                        await logs[name].append_message(said("goes on"))
+            assert not any(write.is_done() for write in waiting)
+    for name, log in logs.items():
+        assert len(await log.entries()) == (1 if name in locked else 3)
+        await log.aclose()
+
+
+async def test_a_lease_that_was_waited_for_is_whole(place: PostgresPlace) -> None:
+    """The row of a free session was locked when it was opened: the lease lasts from when it was got, not asked for."""
+    await (await place.new_log()).aclose()
+    opened: list[PostgresStorage] = []
+    free: Any = None
+
+    async def open_it() -> None:
+        opened.append(await PostgresRepository(place.dsn, lease_seconds=60).open(place.session_id))
+
+    async with anyio.create_task_group() as group:
+        with psycopg.connect(place.dsn) as operator:
+            operator.execute(LOCK, (place.session_id,))
+            group.start_soon(open_it)
+            with anyio.fail_after(60):
+                waits = (
+                    "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                    "AND now() - query_start > interval '1 s'"
+                )
+                while not await run_in_worker(lambda: sql(place.dsn, waits)):
+                    await anyio.sleep(0.05)
+            ((free,),) = sql(place.dsn, "SELECT clock_timestamp()")
+    assert held_until(place, place.session_id) - free > timedelta(seconds=60)
+    await run_in_worker(opened[0].close)
+
+
+async def test_an_engine_that_cannot_pass_over_locks(place: PostgresPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses to: then its rows are waited for, and everything goes on."""
+    run = Connection.run
+    refused: list[str] = []
+
+    def run_without(connection: Connection, statement: str, *values: Value, **how: Any) -> list[Row]:
+        if "SKIP LOCKED" in statement:
+            refused.append(statement)
+            raise Refused(NotImplementedError("SKIP LOCKED"), "0A000")
+        return run(connection, statement, *values, **how)
+
+    monkeypatch.setattr(Connection, "run", run_without)
+    repository = PostgresRepository(place.dsn, lease_seconds=3)
+    logs = await logs_of(repository, place, 3)
+    held = held_until(place, [*logs][-1])
+    writes = [log.append_message(said("goes on")) for log in logs.values() for _ in range(3)]
+    for write in writes:
+        await write
+    for name, log in logs.items():
+        await until_held(place, name, held, 3)
+        await log.aclose()
+    assert {"given.age" in statement for statement in refused} == {True, False}

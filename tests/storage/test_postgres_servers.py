@@ -14,11 +14,18 @@ import psycopg
 import pytest
 
 from harness import Session
-from storage import EntryLog, PostgresRepository, PostgresStorage, StorageError, postgres_following
+from storage import (
+    EntryLog,
+    PostgresRepository,
+    PostgresStorage,
+    SessionClosedError,
+    StorageError,
+    postgres_following,
+)
 from storage.event_loops import run_in_worker
 from tests.postgres_server import PostgresServer
 from tests.storage.places import PostgresPlace, assert_chain, said
-from tests.storage.postgres_helpers import Proxy, sql
+from tests.storage.postgres_helpers import Appends, Proxy, sql, until_gathered, until_waiting
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +54,7 @@ async def test_an_append_that_is_always_cut(
         except StorageError as error:
             outcomes[number] = str(error)
 
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for number in range(5):
                 group.start_soon(append, number)
@@ -76,14 +83,17 @@ async def test_connections_that_are_terminated_all_the_time(place: PostgresPlace
         done += 1
 
     async def terminate() -> None:
+        """Once for each append that was acknowledged: on a slow machine no append would live long enough otherwise."""
         while done < 4:
+            before = sum(map(len, called.values()))
             await anyio.to_thread.run_sync(
                 sql,
                 place.dsn,
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s AND random() < 0.4",
                 name,
             )
-            await anyio.sleep(0.02)
+            while done < 4 and sum(map(len, called.values())) == before:
+                await anyio.sleep(0.005)
 
     (await repository.create(f"{name}-x")).close()
     async with anyio.create_task_group() as group:
@@ -175,7 +185,7 @@ async def test_a_strict_default_isolation(dsn: str, isolation: str) -> None:
 async def test_a_statement_timeout(dsn: str) -> None:
     """The server gives up on an append: known, alone, and the next one is written."""
     log = await EntryLog.open(
-        await PostgresStorage.create(with_setting(dsn, "statement_timeout%3D200"), session_id="chat")
+        await PostgresStorage.create(with_setting(dsn, "statement_timeout%3D3000"), session_id="chat")
     )
     with psycopg.connect(dsn) as other:
         other.execute("SELECT 1 FROM branchline_sessions FOR UPDATE")
@@ -240,7 +250,7 @@ async def test_a_role_that_may_only_read(dsn: str) -> None:
     assert isinstance(storage, PostgresStorage)
     assert await run_in_worker(lambda: storage.wait_for_change(1))
     await log.append_message(said("news"))
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         while not await run_in_worker(lambda: storage.wait_for_change(1)):
             pass
     await reader.refresh()
@@ -266,8 +276,8 @@ async def test_news_that_come_along_with_an_answer(place: PostgresPlace, monkeyp
     connection = reader._follower._connection
     assert connection is not None
     await run_in_worker(lambda: connection.run("SELECT pg_sleep(0.1)"))
-    with anyio.fail_after(5):
-        assert await run_in_worker(lambda: reader.wait_for_change(10))
+    with anyio.fail_after(60):
+        assert await run_in_worker(lambda: reader.wait_for_change(30))
     reader.close()
     await writer.aclose()
 
@@ -280,6 +290,56 @@ async def test_news_of_somebody_else(place: PostgresPlace) -> None:
     sql(place.dsn, "NOTIFY branchline, 'é'")
     assert not await run_in_worker(lambda: reader.wait_for_change(0.3))
     reader.close()
+
+
+async def test_a_follower_that_may_not_tell_for_a_while(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the row cannot be marked is no reason not to follow: it looks meanwhile, and is told again afterwards."""
+    monkeypatch.setattr(postgres_following, "_TELL_EVERY", 0.0)
+    log = await EntryLog.open(await PostgresStorage.create(dsn, session_id="chat"))
+    name = f"reader_{time.time_ns()}"
+    sql(dsn, f"CREATE ROLE {name} LOGIN")
+    sql(dsn, f"GRANT USAGE ON SCHEMA {dsn.rpartition('%3D')[2]} TO {name}")
+    sql(dsn, f"GRANT SELECT, UPDATE ON ALL TABLES IN SCHEMA {dsn.rpartition('%3D')[2]} TO {name}")
+    reader = await PostgresStorage.open(dsn.replace("postgres@", f"{name}@"), session_id="chat", mode="read")
+    assert await run_in_worker(lambda: reader.wait_for_change(1))
+    follower = reader._follower
+    assert follower is not None
+    for change, is_told in (("REVOKE UPDATE ON {} FROM {}", False), ("GRANT UPDATE ON {} TO {}", True)):
+        sql(dsn, change.format("branchline_sessions", name))
+        await log.append_message(said("news"))
+        with anyio.fail_after(60):
+            assert await run_in_worker(lambda: reader.wait_for_change(60))
+        assert follower._is_told is is_told
+    await run_in_worker(reader.close)
+    await log.aclose()
+
+
+async def test_a_follower_that_is_closed_while_it_waits(place: PostgresPlace) -> None:
+    """Who waits in another thread is told, and no connection is left behind."""
+    await (await place.new_log()).aclose()
+    name = f"waits-{time.time_ns()}"
+    dsn = f"{place.dsn}?application_name={name}"
+    reader = await PostgresStorage.open(dsn, session_id=place.session_id, mode="read")
+    assert await run_in_worker(lambda: reader.wait_for_change(1))
+    outcomes: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await run_in_worker(lambda: reader.wait_for_change(100))
+        except SessionClosedError as error:
+            outcomes.append(error.code)
+
+    follower = reader._follower
+    assert follower is not None
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            while follower._guard.acquire(blocking=False):
+                follower._guard.release()
+                await anyio.sleep(0.01)
+            await run_in_worker(reader.close)
+    assert outcomes == ["session_closed"]
+    assert follower._connection is None
 
 
 # --- our own process
@@ -329,8 +389,9 @@ def test_no_file_descriptors_left(dsn: str) -> None:
     assert opened == "opened", found.stderr
 
 
-async def test_two_that_share_a_statement(place: PostgresPlace) -> None:
+async def test_two_that_share_a_statement(dsn: str) -> None:
     """R12: an older writer of the same session in the same process, whose append meets the new one's, writes nothing."""
+    place = PostgresPlace(dsn)
     first = await place.new_log()
     await first.append_message(said("first"))
     sql(place.dsn, "UPDATE branchline_sessions SET held_until = now() - interval '1 s' WHERE id = %s", place.session_id)
@@ -355,16 +416,18 @@ async def test_two_that_share_a_statement(place: PostgresPlace) -> None:
     await second.aclose()
     second = await EntryLog.open(await place.open())
     # Two statements are under way. When the first ends, who waits goes along with the next: both in one.
-    with psycopg.connect(place.dsn) as locks, psycopg.connect(place.dsn) as longer_locks:
-        for lock, other in zip((locks, longer_locks), others, strict=True):
-            lock.execute("SELECT 1 FROM branchline_sessions WHERE id = %s FOR UPDATE", (other.session_id,))
+    appends = Appends(dsn)
+    with appends.held_up(others[0].session_id) as held_up, appends.held_up(others[1].session_id) as longer_held_up:
         async with anyio.create_task_group() as group:
-            for name, log in (("third", third), ("fourth", fourth), ("second", second), ("first", first)):
+            for count, name, log in ((1, "third", third), (2, "fourth", fourth)):
                 group.start_soon(append, name, log)
-                await anyio.sleep(0.1)
-            locks.rollback()
-            await anyio.sleep(0.2)
-            longer_locks.rollback()
+                await until_waiting(dsn, count)
+            for count, name, log in ((1, "second", second), (2, "first", first)):
+                group.start_soon(append, name, log)
+                await until_gathered(third, count)
+            held_up.rollback()
+            await until_gathered(third, 0)
+            longer_held_up.rollback()
     assert outcomes == {"third": "written", "fourth": "written", "second": "written", "first": "StaleSessionError"}
     assert [entry["message"]["content"] for entry in place.entries()] == ["second"]
     assert_chain(place.entries())
