@@ -244,8 +244,7 @@ class EntryFileStorage(DiskBlobs):
     ) -> Self:
         names: dict[str, str] = {}
         for record in records:
-            _check_name(record.id, names)
-            names[record.id.lower()] = record.id
+            names[_check_name(record.id, {}, names)] = record.id
         lock = create_folder(folder, header, records, blobs, durable=durability == "fsync")
         return cls._made(folder, header, lock, durability, records)
 
@@ -349,14 +348,14 @@ class EntryFileStorage(DiskBlobs):
 
     def _check_names(self, records: Sequence[Record]) -> tuple[Sequence[Record], _Unnameable | None]:
         """The records up to the first whose id cannot be a file's name here, and why it cannot."""
+        known = self._reader.names
         names: dict[str, str] = {}
         for count, record in enumerate(records):
             try:
-                _check_name(record.id, self._reader.names)
-                _check_name(record.id, names)
+                lower = _check_name(record.id, known, names)
             except (InvalidIdError, InvalidEntryError) as error:
                 return records[:count], error
-            names[record.id.lower()] = record.id
+            names[lower] = record.id
         return records, None
 
 
@@ -370,12 +369,15 @@ def _named(folder: str, action: Callable[[], T]) -> T:
         raise StorageError(f"the session's files cannot be used: {error}; nothing was changed", path=folder) from error
 
 
-def _check_name(entry_id: str, names: dict[str, str]) -> None:
+def _check_name(entry_id: str, known: dict[str, str], names: dict[str, str]) -> str:
+    """The id in lower case. Raises unless it may be a file's name beside ``known`` and ``names``, which have it so."""
     check_entry_name(entry_id)
-    namesake = names.get(entry_id.lower())
+    lower = entry_id.lower()
+    namesake = known.get(lower) or names.get(lower)
     if namesake is not None:
         raise InvalidEntryError(
             f"the session has an entry {namesake!r} already, and not every file system tells apart two names that "
             "differ only in case; choose another id",
             entry_id=entry_id,
         )
+    return lower

@@ -144,6 +144,28 @@ class TestCommit:
         assert [item.data for item in storage.read()] == [item.data for item in records]
         storage.close()
 
+    def test_a_temporary_that_cannot_be_removed(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What a failing disk keeps of one try is not in the way of the next, and is no entry afterwards."""
+        storage = create(folder)
+        records = chain(1)
+
+        def failing(*_: object) -> object:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(files, "rename", failing)
+            broken.setattr(os, "unlink", failing)
+            with pytest.raises(CommitFailed, match="Input/output"):
+                storage.commit(records)
+        left = os.listdir(folder / "entries")
+        assert len(left) == 1
+        commit(storage, records)
+        storage.close()
+        assert sorted(os.listdir(folder / "entries")) == sorted([*left, f"{records[0].id}.json"])
+        storage = reopen(folder)
+        assert [item.id for item in storage.read()] == [records[0].id]
+        storage.close()
+
     def test_a_failed_sync_leaves_it_unknown(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A sync that fails is no CommitFailed: what the store holds is not known, and nothing was renamed."""
         storage = create(folder, durability="fsync")
