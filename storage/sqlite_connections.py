@@ -13,13 +13,13 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TypeVar
 from urllib.parse import quote
 
 from storage import files
 from storage.errors import SessionNotFoundError, StorageError, UnsupportedVersionError
-from storage.sqlite_errors import code_of, is_busy
+from storage.sqlite_errors import code_of, is_busy, is_no_room
 from storage.sqlite_schema import MIGRATIONS, check_version, migrate
 
 T = TypeVar("T")
@@ -78,10 +78,37 @@ def make_file(path: str, *, durable: bool) -> None:
     except FileExistsError:
         pass  # somebody was quicker, so it is there
     finally:
-        os.unlink(temporary)
+        with suppress(FileNotFoundError):  # somebody wrote to it meanwhile, and took it for a killed one's
+            os.unlink(temporary)
     if durable:
         for changed in (folder, *map(os.path.dirname, made)):
             files.sync_folder(changed)
+
+
+def check_one_name(path: str) -> None:
+    """Raise ``StorageError`` for a file that has a second name (a hard link). Who writes looks first.
+
+    SQLite keeps a log for each name: two who write under two names would overwrite what the other was acknowledged. A name
+    that a killed ``make_file`` has left goes; nobody ever opened the file by it.
+    """
+    status = os.stat(path)
+    if status.st_nlink <= 1:
+        return
+    folder, name = os.path.split(path)
+    for other in os.listdir(folder):
+        if other.startswith(f".{name}.") and other.endswith(".tmp"):
+            beside = os.path.join(folder, other)
+            try:
+                if os.path.samestat(os.lstat(beside), status):
+                    os.unlink(beside)
+            except FileNotFoundError:
+                pass  # its maker is alive, and was quicker
+    if os.stat(path).st_nlink > 1:
+        raise StorageError(
+            "this file has a second name (a hard link), and who writes under the other one would not be seen; nothing was "
+            "written; remove the other name, which 'find -samefile FILE' finds, or write to a copy",
+            path=path,
+        )
 
 
 def look(path: str) -> int:
@@ -94,7 +121,7 @@ def look(path: str) -> int:
 
     def attempt() -> int:
         # Beside a log one reads as a reader does; where there is none, whoever opened the file would make one.
-        kind = "mode=ro" if os.path.exists(path + "-wal") else "immutable=1"
+        kind = "mode=ro" if _has_bytes(path + "-wal") else "immutable=1"
         with closing(_connect(path, kind)) as connection:
             return check_version(connection, path)
 
@@ -102,10 +129,13 @@ def look(path: str) -> int:
 
 
 def connect_to_write(path: str) -> sqlite3.Connection:
-    """The one connection that writes. Makes the tables, or brings them to the newest version. Raises ``sqlite3.Error``.
+    """The one connection that writes. Makes the tables, or brings them to the newest version.
+
+    Raises ``sqlite3.Error``, and ``StorageError`` for a file that has two names.
 
     Others may do the same at the same moment, so any of its steps may find the file busy, and then it begins again.
     """
+    check_one_name(path)
     return patiently(lambda: _connect_to_write(path))
 
 
@@ -147,22 +177,30 @@ def connect_to_read(path: str) -> tuple[sqlite3.Connection, bool]:
     Raises ``sqlite3.Error``.
     Beside a write-ahead log it is opened read-only. Without one, and where we may write, SQLite makes the log's files and
     takes them away again. Where we may not (a folder or a disk that cannot be written), nobody else has the file open
-    either, as far as anyone can know, and it is read as one that does not change: for as long as a single read takes.
+    either, as far as anyone can know, and it is read as one that does not change: for as long as a single read takes. So
+    it is on a full disk: who else had it open would have the ``-shm`` already that there is no room for.
     """
-    if os.path.exists(path + "-wal"):
-        return _connected(_connect(path, "mode=ro")), True
-    try:
-        return _connected(_connect(path, "mode=rw")), True
-    except sqlite3.OperationalError as error:
-        if code_of(error) & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-            raise
-    if os.path.exists(path + "-wal"):
-        return _connected(_connect(path, "mode=ro")), True
+    log = path + "-wal"
+    if not os.path.exists(log):
+        try:
+            return _connected(_connect(path, "mode=rw")), True
+        except sqlite3.OperationalError as error:
+            may_not = code_of(error) & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM)
+            if not may_not and not is_no_room(error):
+                raise
+    if os.path.exists(log):
+        try:
+            return _connected(_connect(path, "mode=ro")), True
+        except sqlite3.OperationalError as error:
+            if not is_no_room(error) or _has_bytes(log):
+                raise
     return _connected(_connect(path, "immutable=1")), False
 
 
 def check_tables(version: int, path: str, *, writing: bool) -> None:
     """Raise unless there are tables, of a version that a reader can read; who writes brings them up to it."""
+    if writing:
+        check_one_name(path)  # first: under a second name, there may seem to be no tables
     if version == 0:
         raise SessionNotFoundError("there is no session in this database yet; create one", path=path)
     if version < len(MIGRATIONS) and not writing:
@@ -172,6 +210,13 @@ def check_tables(version: int, path: str, *, writing: bool) -> None:
             path=path,
             version=version,
         )
+
+
+def _has_bytes(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _connected(connection: sqlite3.Connection) -> sqlite3.Connection:

@@ -24,7 +24,15 @@ T = TypeVar("T")
 
 _IDLE_READERS: Final = 4
 
-_registry = threading.Lock()
+_registry = threading.RLock()
+"""Held only to find the lock of a path."""
+
+_path_locks: weakref.WeakValueDictionary[str, threading.RLock] = weakref.WeakValueDictionary()
+"""Held while the database of a path is opened or closed, as long as that takes: a slow disk holds up no other one.
+
+These can be taken again by who has them: a storage that was dropped is closed by the garbage collector, in any thread.
+"""
+
 _open: dict[str, Database] = {}
 _all: weakref.WeakSet[Database] = weakref.WeakSet()
 _left_to_parent: list[Database] = []
@@ -53,12 +61,12 @@ class Database:
         Raises ``SessionNotFoundError``, ``DamagedSessionError``, ``UnsupportedVersionError``, ``OSError`` and
         ``sqlite3.Error``.
         """
-        with _registry:
+        with _lock_of(path):
             if create:
                 make_file(path, durable=durable)
             status = file_status(path)
             database = _open.get(path)
-            if database is None or not database.can_be_used(status):
+            if database is None or not database.join(status, writing=writing):
                 version = look(path)
                 if not create:
                     check_tables(version, path, writing=writing)
@@ -70,29 +78,40 @@ class Database:
                 except BaseException:
                     database._close()
                     raise
+                database._users = 1
                 _open[path] = database
-            elif writing and database._writer is None:
-                database._connect_to_write()
-            database._users += 1
             return database
 
-    def can_be_used(self, status: os.stat_result) -> bool:
-        """Whether that is our file, and nothing happened after which one has to begin anew."""
-        broken = self._writer is not None and self._writer.is_broken
-        return (status.st_dev, status.st_ino) == self._identity and not broken
+    def join(self, status: os.stat_result, *, writing: bool) -> bool:
+        """One user more, if that is our file, and nothing happened after which one has to begin anew; whether it is so."""
+        self._users += 1  # before anything else, so that no user who is collected in this thread closes it
+        joined = False
+        try:
+            broken = self._gone or (self._writer is not None and self._writer.is_broken)
+            if not broken and (status.st_dev, status.st_ino) == self._identity:
+                if writing and self._writer is None:
+                    self._connect_to_write()
+                joined = True
+        finally:
+            if not joined:
+                self._give_back()
+        return joined
 
     def _connect_to_write(self) -> None:
         self._writer = DatabaseWriter(self.path, connect_to_write(self.path), self.check_still_there)
 
     def release(self) -> None:
         """One user less; the last one closes it."""
-        with _registry:
-            self._users -= 1
-            if self._users or self._gone:
-                return
-            if _open.get(self.path) is self:
-                del _open[self.path]
-            self._close()
+        with _lock_of(self.path):
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._users -= 1
+        if self._users or self._gone:
+            return
+        if _open.get(self.path) is self:
+            del _open[self.path]
+        self._close()
 
     def _close(self) -> None:
         with self._guard:
@@ -147,7 +166,8 @@ class Database:
             try:
                 result = work(connection)
             finally:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # a disk that fails has ended it, and that error is the one to tell
+                    connection.execute("ROLLBACK")
         except BaseException:
             connection.close()
             raise
@@ -160,10 +180,17 @@ class Database:
         return result
 
 
+def _lock_of(path: str) -> threading.RLock:
+    with _registry:
+        lock = _path_locks.get(path)
+        return _path_locks.setdefault(path, threading.RLock()) if lock is None else lock
+
+
 def _leave_to_parent() -> None:
     """In a forked child: SQLite's connections must not be used there, nor closed."""
-    global _registry
-    _registry = threading.Lock()
+    global _registry, _path_locks
+    _registry = threading.RLock()
+    _path_locks = weakref.WeakValueDictionary()
     for database in list(_all):
         database.leave_to_parent()
     _open.clear()

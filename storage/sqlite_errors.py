@@ -18,6 +18,19 @@ _ERRNOS = {
     sqlite3.SQLITE_NOMEM: errno.ENOMEM,
     sqlite3.SQLITE_TOOBIG: errno.EFBIG,
 }
+_NEXT_STEPS = (
+    ((errno.ENOSPC,), "make room on the disk, and try again"),
+    (
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "see that the file, its folder and what lies beside it (-wal, -shm, .locks) can be read, and written by who writes",
+    ),
+    ((errno.EAGAIN,), "somebody else has held the database for long; end that program, or try again later"),
+    ((errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ELOOP), "move away what is in its place, or give another path"),
+    (
+        (errno.EIO,),
+        "the disk did not do what it was told; see whether it is full, and what the system's log says of it",
+    ),
+)
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _NOT_WRITTEN = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_BUSY)
 _SYNCS = (sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC)
@@ -38,8 +51,15 @@ def is_busy(error: BaseException) -> bool:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether the file is no database, or not a whole one."""
+    """Whether the file is no database, or not a whole one: a table may have been taken out of it, too."""
+    if code_of(error) == sqlite3.SQLITE_ERROR:
+        return str(error).startswith(("no such table", "no such column", "no such view"))
     return code_of(error) & 0xFF in _DAMAGE
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether the disk is full, also for the few pages of ``-shm`` that a reader needs."""
+    return code_of(error) & 0xFF == sqlite3.SQLITE_FULL or code_of(error) == sqlite3.SQLITE_IOERR_SHMSIZE
 
 
 def is_failed_sync(error: BaseException) -> bool:
@@ -55,7 +75,7 @@ def is_undone(error: BaseException) -> bool:
 
 def system_error(error: sqlite3.Error) -> OSError:
     """The same error as a caller expects it from a file: with an ``errno``. Its cause is SQLite's own."""
-    number = _ERRNOS.get(code_of(error) & 0xFF, errno.EIO)
+    number = _errno_of(error) or errno.EIO
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     made = OSError(number, f"{error} ({name})")
     made.__cause__ = error
@@ -84,4 +104,13 @@ def meaning_of(error: Exception, doing: str, path: str) -> SessionError:
         )
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return SessionClosedError("this storage is closed; open the session anew", path=path)
-    return StorageError(f"{doing}: {error}", path=path)
+    return StorageError(f"{doing}: {error}{_next_step(error)}", path=path)
+
+
+def _errno_of(error: BaseException) -> int | None:
+    return errno.ENOSPC if is_no_room(error) else _ERRNOS.get(code_of(error) & 0xFF)
+
+
+def _next_step(error: Exception) -> str:
+    number = error.errno if isinstance(error, OSError) else _errno_of(error)
+    return next((f"; {step}" for numbers, step in _NEXT_STEPS if number in numbers), "")

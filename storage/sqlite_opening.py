@@ -141,7 +141,9 @@ class BegunSession:
     def piece(self) -> list[tuple[int, object]]:
         """About the next MiB of lines; nothing at the end. Blocking."""
         found = self.found
-        lines = self.database.read(lambda connection: read_piece(connection, found.parts, self.seq - 1, found.next_seq))
+        lines = self.database.read(
+            lambda connection: read_piece(connection, found, self.seq - 1, found.next_seq, self.place)
+        )
         if not lines and self.seq < found.next_seq:
             self._report_gap(found.next_seq)
             self.seq = found.next_seq
@@ -339,7 +341,7 @@ def _write_session(
 ) -> Found:
     shared = 0
     if parent is not None and records:
-        shared = database.read(lambda connection: common_beginning(connection, parent, records))
+        shared = database.read(lambda connection: common_beginning(connection, parent, records, database.path))
     blobs = SpooledBlobs(spool, taken)
     return database.writer.write(
         lambda connection: make_session(

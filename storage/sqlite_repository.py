@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar, Unpack
 
 from storage.base_repository import BaseRepository, NewSession, Opening, OpeningOrNew
 from storage.blobs import Blobs
-from storage.errors import DamagedSessionError, SessionNotFoundError
+from storage.errors import DamagedSessionError, SessionNotFoundError, StaleSessionError
 from storage.event_loops import Breath, run_in_worker
 from storage.file_lock import open_when_free
 from storage.header import SessionHeader, parse_header
@@ -28,6 +28,10 @@ from storage.sqlite_streams import reading_rows, receive_rows
 from storage.summaries import header_members, summarise
 
 T = TypeVar("T")
+
+
+class _DeletedMeanwhileError(Exception):
+    """A session was deleted after it was listed and before it was read: it is not in the listing, then."""
 
 
 class SqliteRepository(BaseRepository[SqliteStorage]):
@@ -162,7 +166,8 @@ class SqliteRepository(BaseRepository[SqliteStorage]):
         summaries: list[SessionSummary] = []
         for row in page:
             breath.take()
-            summaries.append(self._summarise(row, deep))
+            with suppress(_DeletedMeanwhileError):
+                summaries.append(self._summarise(row, deep))
         rest = str(Mark(page[-1].modified, page[-1].id)) if len(rows) > limit else None
         return SessionPage(tuple(summaries), rest)
 
@@ -184,7 +189,18 @@ class SqliteRepository(BaseRepository[SqliteStorage]):
         return summarise(row.id, place, row.modified, row.bytes, *(looks if deep else looks[:2]))
 
     def _check_lines(self, session_id: str, place: str) -> None:
-        """Read and check every line of a session. Raises ``DamagedSessionError``."""
+        """Read and check every line of a session. Raises ``DamagedSessionError``; for one that is gone, the error for it."""
+        try:
+            self._check_each_line(session_id, place)
+        except (SessionNotFoundError, StaleSessionError) as error:
+            # Stale is a database that was replaced, too; then this asks the new one, and says what is wrong with it.
+            if session_id not in self._reading(
+                "the session cannot be read", lambda c: ids_beginning(c, session_id), []
+            ):
+                raise _DeletedMeanwhileError from error
+            raise
+
+    def _check_each_line(self, session_id: str, place: str) -> None:
         path = real_path(self.path)
         doing = "the session cannot be read"
         found = self._reading(doing, lambda c: find_session(c, session_id, path), None)
@@ -194,7 +210,7 @@ class SqliteRepository(BaseRepository[SqliteStorage]):
         breath = Breath()
         ids: set[str] = set()
         while lines := self._reading(
-            doing, lambda c, after=expected - 1: read_piece(c, found.parts, after, found.next_seq), []
+            doing, lambda c, after=expected - 1: read_piece(c, found, after, found.next_seq, place), []
         ):
             for seq, data in lines:
                 breath.take()

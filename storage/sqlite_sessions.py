@@ -126,10 +126,10 @@ def _parts(connection: sqlite3.Connection, number: int) -> tuple[Part, ...]:
 
 
 def count_lines(connection: sqlite3.Connection, number: int, path: str) -> int:
-    """The next ``seq``. Raises ``StaleSessionError`` for a session that was deleted."""
+    """The next ``seq``. Raises ``StaleSessionError`` for a session that was deleted since it was found."""
     row = connection.execute("SELECT next_seq FROM progress WHERE session = ?", (number,)).fetchone()
     if row is None:
-        raise StaleSessionError("the session was deleted; nothing is written", path=path)
+        raise StaleSessionError("the session was deleted; nothing was written; open another one", path=path)
     return row[0]
 
 
@@ -157,12 +157,16 @@ def read_lines(
 
 
 def read_piece(
-    connection: sqlite3.Connection, parts: Sequence[Part], after_seq: int, end: int
+    connection: sqlite3.Connection, session: Found, after_seq: int, end: int, path: str
 ) -> list[tuple[int, object]]:
-    """About the next MiB of lines."""
+    """About the next MiB of lines, before ``end``.
+
+    Raises ``StaleSessionError`` for a session that was deleted between two pieces: its lines are not lost, they are gone.
+    """
+    count_lines(connection, session.number, path)
     found: list[tuple[int, object]] = []
     size = 0
-    lines = read_lines(connection, parts, after_seq, end, None)
+    lines = read_lines(connection, session.parts, after_seq, end, None)
     for seq, data in lines:
         found.append((seq, data))
         size += len(data) if isinstance(data, bytes) else 0
@@ -236,11 +240,14 @@ def _store_facts(connection: sqlite3.Connection, number: int, facts: HeadFacts) 
 # --- making
 
 
-def common_beginning(connection: sqlite3.Connection, parent: Found, records: Sequence[Record]) -> int:
-    """How many of ``records``, from the first on, are byte for byte the lines of ``parent``."""
+def common_beginning(connection: sqlite3.Connection, parent: Found, records: Sequence[Record], path: str) -> int:
+    """How many of ``records``, from the first on, are byte for byte the lines of ``parent``.
+
+    Raises ``StaleSessionError`` for a parent that was deleted since it was found.
+    """
     count = 0
     end = min(parent.next_seq, len(records))
-    while lines := read_piece(connection, parent.parts, count - 1, end):
+    while lines := read_piece(connection, parent, count - 1, end, path):
         ours = [(record.seq, record.data) for record in records[count : count + len(lines)]]
         if lines == ours:
             count += len(lines)

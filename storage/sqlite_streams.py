@@ -33,7 +33,7 @@ def reading_rows(path: str, session_id: str) -> Generator[SessionStream]:
                 lines = meaning(
                     path,
                     _DOING,
-                    lambda after=after: database.read(lambda c: read_piece(c, found.parts, after, found.next_seq)),
+                    lambda after=after: database.read(lambda c: read_piece(c, found, after, found.next_seq, place)),
                 )
                 for at, data in lines:
                     if at != seq:

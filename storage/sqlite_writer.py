@@ -216,6 +216,7 @@ class DatabaseWriter:
                 write.result = write.work(self._connection)
             except BaseException as error:  # noqa: BLE001 - handed to who asked for it
                 self._note(error)
+                self._roll_back(error)
                 write.error = error
             write.done = True
             return
@@ -286,12 +287,8 @@ class DatabaseWriter:
         known = not begun or not committing or is_undone(error)
         if self._broken is not None or isinstance(error, StaleSessionError) or not isinstance(error, Exception):
             known = False
-        if begun and self._connection.in_transaction:
-            try:
-                self._connection.execute("ROLLBACK")
-            except sqlite3.Error as second:
-                error.__context__ = second
-                known = False
+        if begun and not self._roll_back(error):
+            known = False
         if known and begun and not committing and len(batch) > 1:
             # One of them is to blame, and the others are not.
             for write in batch:
@@ -305,6 +302,16 @@ class DatabaseWriter:
             else:
                 failure = cause
             write.error = failure
+
+    def _roll_back(self, error: BaseException) -> bool:
+        """End what ``error`` has left open, which would keep every other writer out. Whether that worked."""
+        if self._connection.in_transaction:
+            try:
+                self._connection.execute("ROLLBACK")
+            except sqlite3.Error as second:
+                error.__context__ = second
+                return False
+        return True
 
     def _note(self, error: BaseException) -> None:
         """After a sync that failed, this is the error of everybody here."""

@@ -9,7 +9,6 @@ import sqlite3
 import sys
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ from storage import (
 )
 from storage.entries import SessionInfoEntry
 from storage.sqlite_schema import APPLICATION_ID, MIGRATIONS
-from tests.storage.places import SqlitePlace, said, texts
+from tests.storage.places import SqlitePlace, rows, said, texts
 from tests.storage.test_permissions import as_nobody, open_folder
 
 pytestmark = pytest.mark.anyio
@@ -50,15 +49,6 @@ async def write(repository: SqliteRepository, session_id: str, *said_: str) -> N
     async with Session.open(repository.create(session_id)) as session:
         for text in said_:
             await session.append_message(UserMessage(content=text))
-
-
-def rows(path: str | Path, statement: str) -> list[tuple[Any, ...]]:
-    """What the standard library's sqlite3 says."""
-    connection = sqlite3.connect(path)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
 
 
 def bytes_beside(path: Path) -> bytes:

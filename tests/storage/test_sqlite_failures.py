@@ -6,8 +6,11 @@ import errno
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 from storage import (
     DamagedSessionError,
     EntryLog,
+    JsonlRepository,
     SessionNotFoundError,
     SqliteRepository,
     SqliteStorage,
@@ -24,7 +28,9 @@ from storage import (
     StorageError,
     UnsupportedVersionError,
     UserMessage,
+    migrate_all,
 )
+from storage.sqlite_database import Database
 from storage.sqlite_schema import APPLICATION_ID
 from tests.storage.places import SqlitePlace, assert_chain, said, texts
 from tests.storage.test_system_failures import PROGRAM, can, check_recovered, run
@@ -458,3 +464,193 @@ async def test_after_a_crash(chats: SqlitePlace) -> None:
     assert not wal.exists()
     assert texts(chats.entries()) == ["in the log", "on"]
     assert_chain(chats.entries())
+
+
+# --- what a hostile reader found
+
+
+async def test_deleted_while_it_is_read(chats: SqlitePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R14: a session that is deleted between two pieces of its reading is gone, not damaged: opened, migrated, listed."""
+    repository = SqliteRepository(chats.path)
+    read = Database.read
+    left = 0
+
+    def reads_on(database: Database, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        nonlocal left
+        found = read(database, work)
+        if isinstance(found, list) and found and isinstance(found[0], tuple) and len(found[0]) == 2:
+            left -= 1
+            if left == 0:
+                with ThreadPoolExecutor() as other:
+                    other.submit(anyio.run, repository.delete, "chat").result()
+        return found
+
+    monkeypatch.setattr(Database, "read", reads_on)
+
+    async def opened() -> None:
+        for skips in ("raise", "skip"):
+            await fill()
+            with pytest.raises(StaleSessionError, match="was deleted"):
+                await chats.open(mode="read", on_corrupt=skips)
+
+    async def listed() -> None:
+        await fill()
+        assert not list(await repository.list(deep=True))
+
+    async def migrated() -> None:
+        await fill()
+        target = JsonlRepository(tmp_path / "target")
+        (result,) = await migrate_all(repository, target)
+        assert isinstance(result.error, StaleSessionError)
+        assert not list(await target.list())
+
+    async def fill() -> None:
+        nonlocal left
+        log = await chats.new_log(durability="os")
+        for _ in range(3):
+            await log.append_message(said("x" * 700_000))
+        await log.aclose()
+        left = 1
+
+    for look in (opened, listed, migrated):
+        await look()
+        assert left == 0
+
+
+@pytest.mark.parametrize("begun", ["all in the log", "in the file"])
+async def test_two_names(chats: SqlitePlace, begun: str) -> None:
+    """R12: SQLite keeps a log for each name, so who writes under a second one is refused, and nothing is lost.
+
+    A reader is let in. With one name again it goes on; a name that a killed maker of the file has left goes by itself.
+    """
+    log = await chats.new_log()
+    await log.append_message(said("first"))
+    if begun == "in the file":
+        await log.aclose()
+        log = await chats.log()
+    other = chats.path.with_name("other.sqlite")
+    os.link(chats.path, other)
+    repository = SqliteRepository(other)
+    for attempt in (repository.open, repository.open_or_create, repository.create, repository.delete):
+        if attempt != repository.delete or begun == "in the file":
+            with pytest.raises(StorageError, match="second name"):
+                await attempt("chat" if attempt != repository.create else "new")
+    await log.append_message(said("second"))
+    await log.aclose()
+    assert [found.id for found in await repository.list()] == ["chat"]
+    other.unlink()
+    left = chats.path.with_name(".chats.sqlite.0123456789ab.tmp")
+    os.link(chats.path, left)
+    log = await chats.log()
+    await log.append_message(said("third"))
+    await log.aclose()
+    assert texts(chats.entries()) == ["first", "second", "third"]
+    assert not left.exists()
+
+
+@on_linux
+def test_a_read_that_fails(tmp_path: Path) -> None:
+    """R15: a disk that fails in the middle of a reading: that error is told, and what to do, not what SQLite says of it."""
+    if not can("strace", "-qq", "-e", "trace=none", "true"):
+        pytest.skip("strace cannot trace here")
+    place = tmp_path / "chats.sqlite"
+    begin(place, 300)
+    inject = ("strace", "-f", "-qq", "-o", "/dev/null", "-P", str(place), "-e", "trace=pread64", "-e")
+    program = (
+        "import sys, anyio\nfrom storage import SqliteStorage, StorageError\n"
+        "async def main():\n    try:\n        (await SqliteStorage.open(sys.argv[1], mode='read')).close()\n"
+        "    except StorageError as error:\n        print(error)\nanyio.run(main)\n"
+    )
+    told: set[str] = set()
+    for when in range(2, 60, 5):
+        done = subprocess.run(
+            [*inject, f"inject=pread64:error=ESTALE:when={when}+", sys.executable, "-c", program, str(place)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        if not done.stdout:
+            break
+        told.add(done.stdout.strip())
+    else:
+        pytest.fail("it never came to its end")
+    why = "the disk did not do what it was told; see whether it is full, and what the system's log says of it"
+    assert told == {f"{place}: the session cannot be opened: disk I/O error; {why}"}
+
+
+async def test_what_was_begun_alone_is_ended(chats: SqlitePlace) -> None:
+    """R10: work that fails in a transaction of its own leaves none open: the next append is written, by others as well."""
+    log = await chats.new_log()
+    storage: Any = log.storage
+
+    def fails(connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        storage._database.writer.alone(fails)
+    with closing(sqlite3.connect(chats.path, timeout=0)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+    await log.append_message(said("on"))
+    await log.aclose()
+    assert texts(chats.entries()) == ["on"]
+
+
+@pytest.mark.parametrize("table", ["progress", "sessions", "entries", "shared"])
+async def test_a_table_that_is_gone(chats: SqlitePlace, table: str) -> None:
+    """R15: a table that somebody has dropped is damage, by its name, with a way out."""
+    await damaged(chats, "DROP VIEW session_entries", f"DROP TABLE {table}")
+    for mode in ("write", "read"):
+        with pytest.raises(DamagedSessionError, match=f"no such table: {table}.*Restore a copy"):
+            await chats.open(mode=mode)
+
+
+async def test_what_lies_beside_it(chats: SqlitePlace) -> None:
+    """R15: a file in place of the locks' folder, a folder in place of the log: an error that says what to do."""
+    await (await chats.new_log()).aclose()
+    locks = chats.path.with_name("chats.sqlite.locks")
+    locks.rmdir()
+    locks.touch()
+    with pytest.raises(StorageError, match=r"chats\.sqlite\.locks'; move away"):
+        await chats.open()
+    locks.unlink()
+    chats.path.with_name("chats.sqlite-wal").mkdir()
+    for mode in ("write", "read"):
+        with pytest.raises(StorageError, match=r"unable to open database file; see that the file, .*-wal"):
+            await chats.open(mode=mode)
+
+
+@on_linux
+def test_reading_without_room(tmp_path: Path, loop: str) -> None:
+    """R10: with no room for SQLite's ``-shm`` either, sessions are read and listed; who writes is told to make some."""
+    if not can("unshare", "-Urm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"):
+        pytest.skip("no mount name spaces here")
+    begin(tmp_path / "chats.sqlite")
+    (tmp_path / "full").mkdir()
+    script = (
+        'mount -t tmpfs -o size=256k tmpfs "$1/full" && cp "$1/chats.sqlite" "$1/full" || exit 1\n'
+        'while head -c 1024 /dev/zero >> "$1/full/filling"; do :; done 2>/dev/null\n'
+        'exec "$2" -c "$3" "$1/full/chats.sqlite" "$4"'
+    )
+    program = (
+        "import sys, anyio\nfrom storage import SqliteRepository, SqliteStorage, StorageError\n"
+        "async def main():\n    for _ in range(2):\n"
+        "        print([found.entries for found in await SqliteRepository(sys.argv[1]).list(deep=True)])\n"
+        "        reader = await SqliteStorage.open(sys.argv[1], mode='read')\n"
+        "        print(len(reader.read()))\n        reader.close()\n        try:\n"
+        "            await SqliteStorage.open(sys.argv[1])\n        except StorageError as error:\n"
+        "            print(error.__cause__.errno, error)\nanyio.run(main, backend=sys.argv[2])\n"
+    )
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", script, "sh", tmp_path, sys.executable, program, loop],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    listed, count, refused = done.stdout.splitlines()[:3]
+    assert (listed, count) == ("[2]", "2")
+    assert refused.startswith(f"{errno.ENOSPC} ") and "make room on the disk" in refused
+    assert done.stdout.splitlines()[3:] == [listed, count, refused]

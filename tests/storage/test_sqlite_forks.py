@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -23,6 +21,7 @@ from storage import (
 )
 from storage.decode import parse_record
 from tests.storage.entry_folders import chain
+from tests.storage.places import rows
 
 pytestmark = pytest.mark.anyio
 
@@ -32,18 +31,10 @@ def shelf(tmp_path: Path) -> SqliteRepository:
     return SqliteRepository(tmp_path / "chats.sqlite", durability="os")
 
 
-def rows(shelf: SqliteRepository, statement: str) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(shelf.path)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
-
-
 def counts(shelf: SqliteRepository) -> tuple[int, int]:
     """How many lines and contents of blobs there really are."""
-    ((lines,),) = rows(shelf, "SELECT count(*) FROM entries")
-    ((contents,),) = rows(shelf, "SELECT count(*) FROM contents")
+    ((lines,),) = rows(shelf.path, "SELECT count(*) FROM entries")
+    ((contents,),) = rows(shelf.path, "SELECT count(*) FROM contents")
     return lines, contents
 
 
@@ -93,7 +84,7 @@ async def test_from_another_branch_only_the_beginning_is_shared(shelf: SqliteRep
             assert await texts(fork) == ["1", "other", "way"]
             assert [entry.seq for entry in await fork.entries()] == [0, 1, 2, 3]
     assert counts(shelf)[0] == before + 3
-    assert rows(shelf, "SELECT first_seq, end_seq FROM shared") == [(0, 1)]
+    assert rows(shelf.path, "SELECT first_seq, end_seq FROM shared") == [(0, 1)]
 
 
 async def test_the_source_goes_on(shelf: SqliteRepository) -> None:
@@ -137,7 +128,7 @@ async def test_a_parent_that_is_deleted_stays_for_its_forks(shelf: SqliteReposit
     await shelf.delete("b")
     await shelf.delete("a")
     assert counts(shelf) == (0, 0)
-    assert rows(shelf, "SELECT * FROM shared") == []
+    assert rows(shelf.path, "SELECT * FROM shared") == []
     assert b"shared" not in Path(shelf.path).read_bytes().replace(b"shared_by_owner", b"").replace(b"shared", b"", 20)
 
 
@@ -192,7 +183,7 @@ async def test_nothing_is_believed(shelf: SqliteRepository) -> None:
     storage = await shelf.create("source", records=records)
     copy = await shelf.create(parent_session="source", records=[records[0], changed, records[2]])
     assert [record.data for record in copy.read()] == [records[0].data, changed.data, records[2].data]
-    assert rows(shelf, "SELECT end_seq FROM shared") == [(1,)]
+    assert rows(shelf.path, "SELECT end_seq FROM shared") == [(1,)]
     storage.close()
     copy.close()
 

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from harness import Session
 from storage import EntryLog, PendingWrite, SqliteRepository, SqliteStorage, StorageError, UserMessage
+from storage.sqlite_connections import file_status, look
 from storage.sqlite_database import Database
 from storage.sqlite_errors import NotWrittenError
 from tests.storage.entry_folders import chain
-from tests.storage.places import SqlitePlace, assert_chain, said, texts
+from tests.storage.places import SqlitePlace, assert_chain, rows, said, texts
 
 pytestmark = pytest.mark.anyio
 
@@ -28,14 +32,6 @@ REPOSITORY = Path(__file__).parents[2]
 @pytest.fixture
 def chats(tmp_path: Path) -> SqlitePlace:
     return SqlitePlace(tmp_path)
-
-
-def rows(path: str | Path, statement: str) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(path)
-    try:
-        return connection.execute(statement).fetchall()
-    finally:
-        connection.close()
 
 
 async def test_first_use_by_twenty_tasks(tmp_path: Path) -> None:
@@ -273,8 +269,13 @@ async def test_sessions_share_a_commit(tmp_path: Path) -> None:
     connection: sqlite3.Connection = database.writer._connection
 
     def counted(statement: str) -> None:
+        """In the thread that writes. The first one waits until the others wait for it, as behind a slow disk."""
         nonlocal commits
-        commits += statement == "COMMIT"
+        if statement == "COMMIT":
+            commits += 1
+            end = time.monotonic() + 60
+            while commits == 1 and len(database.writer._waiting) < len(sessions) - 1 and time.monotonic() < end:
+                time.sleep(0.001)
 
     connection.set_trace_callback(counted)
     async with anyio.create_task_group() as group:
@@ -323,7 +324,7 @@ async def main(path, name, seconds):
     acknowledged, locked = [], 0
     sys.stdin.readline()
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end or not acknowledged:
         try:
             log = await EntryLog.open(await SqliteStorage.open_or_create(path, session_id="fought-over", durability="os"))
         except SessionLockedError as error:
@@ -363,7 +364,7 @@ async def test_two_processes_fight_over_one_session(tmp_path: Path) -> None:
         fighter.stdin.write("\n")
         fighter.stdin.flush()
     for fighter in fighters:
-        printed, errors = fighter.communicate(timeout=60)
+        printed, errors = fighter.communicate(timeout=240)
         assert (fighter.returncode, errors) == (0, "")
         results.append(json.loads(printed))
     log = await EntryLog.open(await SqliteStorage.open(path, session_id="fought-over"))
@@ -400,3 +401,61 @@ async def test_a_storage_after_a_fork_of_the_process(chats: SqlitePlace) -> None
     await log.append_message(said("on"))
     await log.aclose()
     assert texts(chats.entries()) == ["parent", "on"]
+
+
+async def test_a_database_that_keeps_one_waiting_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one file is locked by another program, and its opening waits for that, another one is opened and closed."""
+    slow, other = tmp_path / "slow.sqlite", tmp_path / "other.sqlite"
+    (await SqliteStorage.create(slow, session_id="s", durability="os")).close()
+    program = sqlite3.connect(slow, isolation_level=None)
+    program.execute("PRAGMA locking_mode = EXCLUSIVE")
+    program.execute("BEGIN EXCLUSIVE")
+    waits = threading.Event()
+
+    def look_and_say(path: str) -> int:
+        if path == str(slow.resolve()):
+            waits.set()
+        return look(path)
+
+    monkeypatch.setattr("storage.sqlite_database.look", look_and_say)
+    opened: list[SqliteStorage] = []
+
+    async def open_slow() -> None:
+        opened.append(await SqliteStorage.open(slow, session_id="s", durability="os"))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(open_slow)
+        try:
+            assert await anyio.to_thread.run_sync(waits.wait, 30)
+            with anyio.fail_after(30):
+                (await SqliteStorage.create(other, session_id="s", durability="os")).close()
+            assert not opened
+        finally:
+            program.close()
+    opened[0].close()
+
+
+async def test_a_storage_that_was_dropped_is_collected_while_its_database_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The garbage collector closes it in the very thread that opens the file once more; that one gets a database."""
+    path = tmp_path / "chats.sqlite"
+    (await SqliteStorage.create(path, session_id="s", durability="os")).close()
+    dropped = [await SqliteStorage.open(path, session_id="s", mode="read")]
+    thread: list[int] = []
+
+    def status_and_collect(path: str) -> os.stat_result:
+        if dropped:
+            dropped.clear()  # what holds it last may be a cycle, which the collector finds here or anywhere
+            thread.append(threading.get_ident())
+        return file_status(path)
+
+    monkeypatch.setattr("storage.sqlite_database.file_status", status_and_collect)
+    with pytest.warns(ResourceWarning, match="without being closed"), anyio.fail_after(30):
+        storage = await SqliteStorage.open(path, session_id="s", durability="os")
+    assert thread and thread[0] != threading.get_ident()
+    log = await EntryLog.open(storage)
+    await log.append_message(said("after"))
+    await log.aclose()
