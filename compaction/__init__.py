@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from compaction.breathing import run_at_once, run_with_pauses
     from compaction.compacting import CompactionResult, compact
     from compaction.deciding import require_progress, should_compact
-    from compaction.encodings import forget_encodings
     from compaction.entry_list import ListPath
     from compaction.exact_tokens import TiktokenEstimator
     from compaction.extractive import ExtractiveSummarizer
@@ -25,13 +24,12 @@ if TYPE_CHECKING:
     from compaction.file_operations import FileOperations
     from compaction.measured_context import ContextFacts, measure_context
     from compaction.preparation import CompactionPlan, prepare_compaction
-    from compaction.projection import PROJECTION_VERSION, Projection, project
+    from compaction.projection import Projection, project
     from compaction.rough_tokens import RoughEstimator
     from compaction.selection import Transform
-    from compaction.settings import DEFAULT_CONTEXT_WINDOW, CompactionSettings
+    from compaction.settings import CompactionSettings
     from compaction.shortening_plan import ShorteningPlan, plan_shortening, shortening_in_force
     from compaction.state import ModelChoice, PathState, fold_state
-    from compaction.summary_checks import check_summary
     from compaction.summary_request import Summarizer, SummaryReply, SummaryRequest
     from compaction.tokens import TokenEstimator, UsageAnchoredEstimator, count_tokens
     from compaction.units import Unit, estimate_chars, pair_results, trim_messages, units_of
@@ -42,7 +40,6 @@ else:
         "compaction.breathing": "run_at_once run_with_pauses",
         "compaction.compacting": "CompactionResult compact",
         "compaction.deciding": "require_progress should_compact",
-        "compaction.encodings": "forget_encodings",
         "compaction.entry_list": "ListPath",
         "compaction.exact_tokens": "TiktokenEstimator",
         "compaction.extractive": "ExtractiveSummarizer",
@@ -50,13 +47,12 @@ else:
         "compaction.file_operations": "FileOperations",
         "compaction.measured_context": "ContextFacts measure_context",
         "compaction.preparation": "CompactionPlan prepare_compaction",
-        "compaction.projection": "PROJECTION_VERSION Projection project",
+        "compaction.projection": "Projection project",
         "compaction.rough_tokens": "RoughEstimator",
         "compaction.selection": "Transform",
-        "compaction.settings": "DEFAULT_CONTEXT_WINDOW CompactionSettings",
+        "compaction.settings": "CompactionSettings",
         "compaction.shortening_plan": "ShorteningPlan plan_shortening shortening_in_force",
         "compaction.state": "ModelChoice PathState fold_state",
-        "compaction.summary_checks": "check_summary",
         "compaction.summary_request": "Summarizer SummaryReply SummaryRequest",
         "compaction.tokens": "TokenEstimator UsageAnchoredEstimator count_tokens",
         "compaction.units": "Unit estimate_chars pair_results trim_messages units_of",
@@ -65,8 +61,6 @@ else:
     __getattr__, __dir__ = lazy_names(__name__, _HOMES)
 
 __all__ = [
-    "DEFAULT_CONTEXT_WINDOW",
-    "PROJECTION_VERSION",
     "AbandonedBranch",
     "BranchSummary",
     "CompactionPlan",
@@ -91,13 +85,11 @@ __all__ = [
     "Transform",
     "Unit",
     "UsageAnchoredEstimator",
-    "check_summary",
     "collect_branch",
     "compact",
     "count_tokens",
     "estimate_chars",
     "fold_state",
-    "forget_encodings",
     "measure_context",
     "pair_results",
     "plan_shortening",

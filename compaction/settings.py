@@ -23,9 +23,8 @@ _MOST_RATIO: Final = 0.95
 class CompactionSettings:
     """When to compact, and down to what. Sizes are in tokens; all have defaults that work for any window.
 
-    *Usable* for messages is the window less system prompt, tools and ``reserve_tokens``. Raises ``CompactionError``
-    (``details["reason"]`` is ``settings``) for what can never work; where that is one setting by itself, ``details`` has
-    ``setting`` (its name), ``value`` and ``expected``.
+    *Usable* for messages is the window less system prompt, tools and ``reserve_tokens``. Raises
+    ``CompactionSettingsError`` for what can never work: it is a ``SettingsError`` and a ``CompactionError``.
     """
 
     context_window: int | None = None
@@ -66,6 +65,9 @@ class CompactionSettings:
                 "settings",
                 f"the reserve for the reply ({self.reserve}) takes all of the context window ({self.window}); "
                 "lower reserve_tokens",
+                setting="reserve_tokens",
+                value=self.reserve,
+                expected=f"less than {self.window}",
                 window=self.window,
                 reserve=self.reserve,
             )
@@ -74,12 +76,18 @@ class CompactionSettings:
                 "settings",
                 f"target_ratio is {self.target_ratio} and trigger_ratio {self.trigger_ratio}; the aim must be below the "
                 "trigger",
+                setting="target_ratio",
+                value=self.target_ratio,
+                expected=f"less than {self.trigger_ratio}",
             )
         if self.shorten_ratio is not None and self.shorten_ratio >= self.trigger_ratio:
             raise refusal(
                 "settings",
                 f"shorten_ratio is {self.shorten_ratio} and trigger_ratio {self.trigger_ratio}; it must be below the "
                 "trigger, or None",
+                setting="shorten_ratio",
+                value=self.shorten_ratio,
+                expected=f"less than {self.trigger_ratio}, or None for never",
             )
 
     @property
@@ -95,7 +103,7 @@ class CompactionSettings:
     def check(self, system_tokens: int, tool_tokens: int) -> int:
         """Tokens that are usable for messages beside this system prompt and these tools.
 
-        Raises ``CompactionError`` naming the four numbers if there are none, or not enough for the summary that
+        Raises ``CompactionSettingsError`` naming the four numbers if there are none, or not enough for the summary that
         ``max_summary_tokens`` allows. To be called at start: no compaction can help later.
         """
         usable = self.window - system_tokens - tool_tokens - self.reserve
@@ -106,6 +114,9 @@ class CompactionSettings:
                 f"nothing is left for messages: the context window is {self.window}, of which the system prompt takes "
                 f"{system_tokens}, the tools {tool_tokens} and the reserve for the reply {self.reserve}; use a model with "
                 "a larger window, fewer tools, a shorter prompt or a smaller reserve",
+                setting="context_window",
+                value=self.window,
+                expected=f"more than {system_tokens + tool_tokens + self.reserve}",
                 **sizes,
             )
         if self.max_summary_tokens is not None and self.max_summary_tokens >= usable * self.target_ratio:
@@ -115,6 +126,9 @@ class CompactionSettings:
                 f"that are aimed for: the context window is {self.window}, of which the system prompt takes "
                 f"{system_tokens}, the tools {tool_tokens} and the reserve for the reply {self.reserve}; lower "
                 "max_summary_tokens or raise target_ratio",
+                setting="max_summary_tokens",
+                value=self.max_summary_tokens,
+                expected=f"less than {int(usable * self.target_ratio)}",
                 **sizes,
             )
         return usable

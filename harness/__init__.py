@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from harness.models.local import LocalModel
     from harness.navigation import Navigation
     from harness.rebuilding import rebuild_request
-    from harness.session import Session, SessionTurn
+    from harness.session import Session
     from harness.settings import AgentSettings
     from harness.tools import (
         Tool,
@@ -114,7 +114,7 @@ else:
         "harness.models.local": "LocalModel",
         "harness.navigation": "Navigation",
         "harness.rebuilding": "rebuild_request",
-        "harness.session": "Session SessionTurn",
+        "harness.session": "Session",
         "harness.settings": "AgentSettings",
         "harness.tools": (
             "Tool ToolContext ToolOutput bash_tool edit_tool list_tool memory_tool read_tool search_tool tool "
@@ -127,8 +127,6 @@ else:
 
 __all__ = [
     "CURRENT",
-    "DEFAULT_CONTEXT_WINDOW",
-    "PROJECTION_VERSION",
     "AbandonedBranch",
     "ActiveToolsChangeEntry",
     "ActiveToolsChanged",
@@ -165,6 +163,7 @@ __all__ = [
     "CompactionPlan",
     "CompactionResult",
     "CompactionSettings",
+    "CompactionSettingsError",
     "CompactionStarted",
     "CompactionSummaryMessage",
     "ContextEditEntry",
@@ -225,6 +224,7 @@ __all__ = [
     "NavigationFacts",
     "NavigationRefusedError",
     "NotOnPathError",
+    "NothingToResumeError",
     "OpenAIChatModel",
     "PathReader",
     "PathState",
@@ -266,7 +266,6 @@ __all__ = [
     "SessionRepository",
     "SessionStorage",
     "SessionSummary",
-    "SessionTurn",
     "SessionWarning",
     "SettingsError",
     "Shortening",
@@ -329,20 +328,17 @@ __all__ = [
     "WrongEventLoopError",
     "bash_tool",
     "check_session_id",
-    "check_summary",
     "children",
     "collect_branch",
     "common_ancestor",
     "compact",
     "count_tokens",
-    "decode_entry",
     "edit_tool",
     "estimate_chars",
     "export_anthropic",
     "export_markdown",
     "export_openai",
     "fold_state",
-    "forget_encodings",
     "import_messages",
     "import_session",
     "list_tool",

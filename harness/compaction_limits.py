@@ -38,7 +38,7 @@ class CompactionLimits:
         """The settings for ``model``; ``None`` where nothing is known of its window, or without compaction.
 
         ``is_counted``: whether the provider has counted what they are held against, and it is not an estimate.
-        Raises ``CompactionError`` (``settings``) for a window and a reserve that cannot work together.
+        Raises ``CompactionSettingsError`` for a window and a reserve that cannot work together.
         """
         given = self._settings.compaction
         learnt = self._learnt.get(_key(model))

@@ -32,7 +32,7 @@ from storage.entries import (
 )
 from storage.entry_log import EntryLog
 from storage.entry_path import EntryPath
-from storage.errors import PendingCallError, SessionError
+from storage.errors import NothingToResumeError, PendingCallError
 from storage.index import NONE
 from storage.messages import AssistantMessage, ToolCall, UserMessage
 
@@ -137,7 +137,7 @@ async def beginning(log: EntryLog, message: UserMessage | None, *, can_ask: bool
     """What a turn begins with: the message, where nothing waits, or without one the turn that waits.
 
     Raises ``PendingCallError`` where a prompt comes while a turn waits, or where there is nobody to ask, and
-    ``SessionError`` where no turn waits.
+    ``NothingToResumeError`` where no turn waits.
     """
     turn = await suspended_turn(log)
     if message is not None:
@@ -145,8 +145,8 @@ async def beginning(log: EntryLog, message: UserMessage | None, *, can_ask: bool
             raise turn.error()
         return message
     if turn is None:
-        raise _left_behind(await log.path()) or SessionError(
-            "there is no turn to resume at the leaf: none waits for a person there; prompt begins one"
+        raise _left_behind(await log.path()) or NothingToResumeError(
+            "there is no turn to resume at the leaf: none waits for a person there; prompt() begins a new one"
         )
     if turn.waiting and not can_ask:
         raise PendingCallError(
@@ -185,7 +185,7 @@ def _somebody_answered(turn: Sequence[Entry]) -> bool:
     return answered or any(entry.type == "branch_summary" for entry in turn)
 
 
-def _left_behind(path: EntryPath) -> SessionError | None:
+def _left_behind(path: EntryPath) -> NothingToResumeError | None:
     """Where the last turn asked a question and somebody went on without its answer: what to say to who would resume it."""
     start = next((at for at in range(len(path) - 1, -1, -1) if path.entry_type(at) == "turn_start"), len(path))
     entries = [path.entry(position) for position in range(start, len(path))]
@@ -197,7 +197,7 @@ def _left_behind(path: EntryPath) -> SessionError | None:
     if went_on is None:
         return None  # the turn has ended on another branch
     named = ", ".join(f"{question.name} ({question.call_id})" for question in questions.values())
-    return SessionError(
+    return NothingToResumeError(
         f"turn {entries[0].turn} waits for a person's decision on {named}, but somebody went on without it (with an entry "
         f"of the type {went_on.type}); move_to({went_on.parent_id!r}) goes back to where it waits, and resume goes on there",
         entry_id=went_on.parent_id,

@@ -9,7 +9,7 @@ from storage.lazy_names import lazy_names
 __branchline__ = "branchline: storage, compaction, harness"
 
 if TYPE_CHECKING:
-    from storage.decode import decode_entry, parse_record
+    from storage.decode import parse_record
     from storage.entries import (
         ActiveToolsChangeEntry,
         ApprovalRequestedEntry,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         BusyError,
         CommitFailed,
         CompactionError,
+        CompactionSettingsError,
         ContextOverflowError,
         DamagedSessionError,
         EntryNotFoundError,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         ModelError,
         ModelTimeoutError,
         NavigationRefusedError,
+        NothingToResumeError,
         NotOnPathError,
         PendingCallError,
         QueueFullError,
@@ -129,7 +131,7 @@ if TYPE_CHECKING:
     from storage.tree import children, common_ancestor, messages_on_path, path_to
 else:
     _HOMES = {
-        "storage.decode": "decode_entry parse_record",
+        "storage.decode": "parse_record",
         "storage.entries": (
             "ActiveToolsChangeEntry ApprovalRequestedEntry ApprovalResolvedEntry BranchSummaryEntry "
             "CompactionEntry ContextEditEntry CustomEntry CustomMessageEntry DeliveredEntry Entry LabelEntry "
@@ -143,10 +145,10 @@ else:
         "storage.entry_path": "EntryPath",
         "storage.errors": (
             "BlobNotFoundError BranchlineError BrokenPathError BudgetError BusyError CommitFailed CompactionError "
-            "ContextOverflowError DamagedSessionError EntryNotFoundError HookError InvalidEntryError InvalidIdError "
-            "ModelError ModelTimeoutError NavigationRefusedError NotOnPathError PendingCallError QueueFullError "
-            "ReadOnlySessionError SessionClosedError SessionError SessionExistsError SessionLockedError "
-            "SessionNotFoundError SettingsError StaleSessionError "
+            "CompactionSettingsError ContextOverflowError DamagedSessionError EntryNotFoundError HookError "
+            "InvalidEntryError InvalidIdError ModelError ModelTimeoutError NavigationRefusedError NotOnPathError "
+            "NothingToResumeError PendingCallError QueueFullError ReadOnlySessionError SessionClosedError "
+            "SessionError SessionExistsError SessionLockedError SessionNotFoundError SettingsError StaleSessionError "
             "StorageError ToolError TurnAbortedError TurnLimitError UnsupportedEntryError UnsupportedVersionError "
             "WrongEventLoopError"
         ),
@@ -194,6 +196,7 @@ __all__ = [
     "CommitFailed",
     "CompactionEntry",
     "CompactionError",
+    "CompactionSettingsError",
     "CompactionSummaryMessage",
     "ContextEditEntry",
     "ContextOverflowError",
@@ -233,6 +236,7 @@ __all__ = [
     "ModelTimeoutError",
     "NavigationRefusedError",
     "NotOnPathError",
+    "NothingToResumeError",
     "PathReader",
     "PendingCallError",
     "PendingWrite",
@@ -292,7 +296,6 @@ __all__ = [
     "check_session_id",
     "children",
     "common_ancestor",
-    "decode_entry",
     "messages_on_path",
     "migrate_all",
     "migrate_pi_file",

@@ -24,8 +24,10 @@
     │   ├── BudgetError                   ValueError     what must be shown does not fit the budget
     │   ├── WrongEventLoopError           RuntimeError   used from another loop or thread
     │   ├── NavigationRefusedError        RuntimeError   a hook does not let the session go there
+    │   ├── NothingToResumeError          LookupError    no turn waits for a person at the leaf
     │   └── BusyError                     RuntimeError   a turn is running
     ├── SettingsError                     ValueError     a setting that cannot be
+    │   └── CompactionSettingsError       CompactionError  … of compactions: it is both
     ├── CompactionError                   ValueError
     ├── ModelError                        RuntimeError   the model, or the way to it, failed
     │   ├── ContextOverflowError                         … because the request is too long for it
@@ -222,6 +224,12 @@ class NavigationRefusedError(SessionError, RuntimeError):
     code = "navigation_refused"
 
 
+class NothingToResumeError(SessionError, LookupError):
+    """No turn waits for a person at the leaf. ``entry_id`` is where one does that somebody left behind, if there is one."""
+
+    code = "nothing_to_resume"
+
+
 class BusyError(SessionError, RuntimeError):
     """A turn is running, or another harness holds the session."""
 
@@ -238,6 +246,12 @@ class CompactionError(BranchlineError, ValueError):
     """A summary that was refused, or settings that cannot work; ``details["reason"]`` says which. History is unchanged."""
 
     code = "compaction"
+
+
+class CompactionSettingsError(SettingsError, CompactionError):
+    """Settings of a compaction that cannot be, or that leave no room; ``details["reason"]`` is ``settings``."""
+
+    code = "compaction_settings"
 
 
 class ModelError(BranchlineError, RuntimeError):

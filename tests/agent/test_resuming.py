@@ -25,7 +25,7 @@ from harness.session import Session
 from harness.testing import ScriptedModel, tool_call
 from harness.tools import tool
 from storage.entries import ApprovalRequestedEntry, ToolStartEntry
-from storage.errors import PendingCallError, SessionError
+from storage.errors import NothingToResumeError, PendingCallError
 from storage.jsonl import JsonlStorage
 from tests.agent.agents import check_well_formed, history, results
 from tests.agent.approving import Person, look, short_approvals, write
@@ -85,7 +85,7 @@ async def test_resume_in_the_same_process(session: Session, decision: str) -> No
                      "approve it. They said: no")  # fmt: skip
     assert [message.text for message in model.requests[0].messages] == ["Go", "", first, "seen"]
     assert (await history(session))[-1] == "turn_end 1 completed"
-    with pytest.raises(SessionError, match="no turn"):
+    with pytest.raises(NothingToResumeError, match="no turn"):
         await harness.resume()
 
 
@@ -162,12 +162,13 @@ async def test_resume_needs_somebody_to_ask(session: Session) -> None:
 async def test_nothing_to_resume(session: Session) -> None:
     """A new session, and one whose turn has ended."""
     harness = AgentHarness(session, ScriptedModel(["Hi."]), approve=Person())
-    with pytest.raises(SessionError, match="no turn"):
+    with pytest.raises(NothingToResumeError, match="no turn"):
         await harness.resume()
     await harness.prompt("Hello")
-    with pytest.raises(SessionError, match="no turn"):
+    with pytest.raises(NothingToResumeError, match=r"no turn .* prompt\(\) begins a new one") as caught:
         async with harness.resume_stream():
             pass
+    assert caught.value.code == "nothing_to_resume" and caught.value.entry_id is None
 
 
 async def test_abort_closes_a_suspended_turn(session: Session) -> None:

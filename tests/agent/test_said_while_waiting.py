@@ -14,7 +14,7 @@ from harness.recovery import NOT_STARTED
 from harness.session import Session
 from harness.testing import ScriptedModel, tool_call
 from storage.entries import MessageEntry
-from storage.errors import PendingCallError, SessionError
+from storage.errors import NothingToResumeError, PendingCallError
 from storage.jsonl import JsonlStorage
 from storage.messages import AssistantMessage, TextContent, UserMessage
 from tests.agent.agents import check_well_formed, history, results
@@ -127,7 +127,7 @@ async def test_what_leaves_it_behind_is_said(session: Session, way: Any) -> None
     await session.append_label(session.leaf_id or "", "here")
     async with again(session, ScriptedModel(["Done."]), Decision.approve()) as harness:
         with pytest.raises(
-            SessionError, match=r"turn 1 waits .* write \(c1\), but somebody went on without it"
+            NothingToResumeError, match=r"turn 1 waits .* write \(c1\), but somebody went on without it"
         ) as caught:
             await harness.resume()
         assert caught.value.entry_id == waits

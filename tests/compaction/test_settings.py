@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from compaction import DEFAULT_CONTEXT_WINDOW, CompactionSettings
-from storage.errors import CompactionError
+from compaction import CompactionSettings
+from compaction.settings import DEFAULT_CONTEXT_WINDOW
+from storage.errors import CompactionError, SettingsError
 
 
 @pytest.mark.parametrize("window", [None, 0], ids=["unknown", "zero"])
@@ -50,17 +51,26 @@ def test_the_sizes_follow_from_what_is_usable() -> None:
 )
 def test_what_can_never_work_is_refused_at_once(impossible: dict[str, Any]) -> None:
     """The message names the member and its value."""
-    with pytest.raises(CompactionError) as caught:
+    with pytest.raises(SettingsError) as caught:
         CompactionSettings(**impossible)
-    assert caught.value.details["reason"] == "settings"
+    _check_refusal(caught.value, next(reversed(impossible)), next(reversed(impossible.values())))
     assert str(next(reversed(impossible.values()))) in str(caught.value)
+
+
+def _check_refusal(error: SettingsError, setting: str, value: object) -> None:
+    """It is what any other setting that cannot be is, and what any other compaction that was refused is."""
+    assert isinstance(error, CompactionError)
+    assert error.code == "compaction_settings" and error.details["reason"] == "settings"
+    assert (error.details["setting"], error.details["value"]) == (setting, value)
+    assert error.details["expected"]
 
 
 def test_no_room_for_messages_is_refused_with_the_four_numbers() -> None:
     """Window 1,000, reserve 900, tools of 500 tokens: no compaction could ever help."""
     settings = CompactionSettings(context_window=1_000, reserve_tokens=900)
-    with pytest.raises(CompactionError) as caught:
+    with pytest.raises(SettingsError) as caught:
         settings.check(20, 500)
+    _check_refusal(caught.value, "context_window", 1_000)
     assert all(number in str(caught.value) for number in ("1000", "900", "500", "20"))
     sizes = {"window": 1_000, "system": 20, "tools": 500, "reserve": 900}
     assert sizes.items() <= caught.value.details.items()
@@ -70,8 +80,9 @@ def test_no_room_for_messages_is_refused_with_the_four_numbers() -> None:
 def test_a_summary_that_leaves_no_room_is_refused_with_the_numbers() -> None:
     """It would be over the aim by itself."""
     settings = CompactionSettings(context_window=1_000, reserve_tokens=0, max_summary_tokens=300)
-    with pytest.raises(CompactionError, match="300"):
+    with pytest.raises(SettingsError, match="300") as caught:
         settings.check(0, 0)
+    _check_refusal(caught.value, "max_summary_tokens", 300)
 
 
 def test_a_model_that_refused_a_context_has_no_larger_window() -> None:

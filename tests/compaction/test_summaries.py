@@ -7,8 +7,9 @@ from typing import Any
 import anyio
 import pytest
 
-from compaction import CompactionSettings, RoughEstimator, SummaryReply, SummaryRequest, check_summary, compact
+from compaction import CompactionSettings, RoughEstimator, SummaryReply, SummaryRequest, compact
 from compaction.file_operations import without_files
+from compaction.summary_checks import check_summary
 from harness import MemoryStorage, Session
 from storage.errors import CompactionError
 from storage.messages import Usage

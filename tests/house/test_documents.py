@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import os
 import re
@@ -12,7 +13,7 @@ from collections.abc import Generator
 from functools import cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -20,11 +21,14 @@ import pytest
 from harness.testing import ScriptedServer
 from storage import errors as errors_module
 from storage.decode import parse_record
-from storage.entries import EntryBase
+from storage.entries import Entry, EntryBase, RequestFacts, UnknownEntry, UnknownMessageEntry
 from storage.header import parse_header
-from tests.house.pages import PAGES, REPOSITORY, Block, blocks
+from storage.messages import Message
+from storage.models import RecordModel
+from tests.house.pages import PAGES, REPOSITORY, Block, anchors, blocks, named_in_code, prose, rows_below
 
 PYTHON = [pytest.param(block, id=block.place) for block in blocks("python")]
+PACKAGES = ["storage", "compaction", "harness", "storage.testing", "harness.testing"]
 COMMANDS = [pytest.param(block, id=block.place) for block in blocks("console")]
 
 
@@ -127,15 +131,60 @@ def test_the_shown_session_is_one():
             known.add(record.id)
 
 
+def code_in(cell: str) -> set[str]:
+    """What stands in backticks in a cell of a table."""
+    return set(re.findall(r"`(\w+)`", cell))
+
+
+def members_of(model: type[RecordModel], *known: str) -> set[str]:
+    """The members that a model has in a file, without the ``known`` ones."""
+    fields = {name: field.alias or name for name, field in model.model_fields.items()}
+    return {alias for name, alias in fields.items() if name not in known}
+
+
+FORMAT = REPOSITORY / "docs" / "format.md"
+
+
 def test_every_entry_type_is_in_the_format_page():
-    """The table of entry types names each type that we write or read, and no other."""
-    page = (REPOSITORY / "docs" / "format.md").read_text(encoding="utf-8")
-    table = page[page.index("|---|", page.index("## Entry types")) :]
-    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
-    fields = [entry.model_fields["type"] for entry in EntryBase.__subclasses__()]
-    types = {field.default for field in fields if not field.is_required()}
-    assert sorted(named) == sorted(types)
+    """The table of entry types names each type that we write or read, its class and its members, and no other."""
+    rows = rows_below(FORMAT, "## Entry types")
+    table = {row[0]: row[1:] for row in rows if len(row) == 4}
+    real = [model for model in get_args(Entry) if model not in (UnknownEntry, UnknownMessageEntry)]
+    assert sorted(table) == sorted(f"`{model.model_fields['type'].default}`" for model in real)
+    for model in real:
+        name, members, _ = table[f"`{model.model_fields['type'].default}`"]
+        assert name == f"`{model.__name__}`"
+        assert members_of(model, "type", *EntryBase.model_fields) - code_in(members) == set(), name
+    request = [row for row in rows if len(row) == 2]
+    assert {name for row in request for name in code_in(row[0])} == members_of(RequestFacts)
+
+
+def test_every_role_is_in_the_format_page():
+    """The table of messages names each role that we write or read, its class and its members, and no other."""
+    table = {row[0]: row[1:] for row in rows_below(FORMAT, "## Messages")}
+    real: tuple[type[RecordModel], ...] = get_args(Message)
+    assert sorted(table) == sorted(f"`{model.model_fields['role'].default}`" for model in real)
+    for model in real:
+        name, members, _ = table[f"`{model.model_fields['role'].default}`"]
+        assert name == f"`{model.__name__}`"
+        assert members_of(model, "role", "timestamp") - code_in(members) == set(), name
+
+
+def warning_codes() -> set[str]:
+    """The codes of all warnings that the packages make."""
+    codes: set[str] = set()
+    for package in ("storage", "compaction", "harness"):
+        for file in (REPOSITORY / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "SessionWarning":
+                    codes.add(ast.literal_eval(node.args[0]))
+    return codes
+
+
+def test_every_warning_is_in_the_errors_page():
+    """The tables of warnings name each code, and no other."""
+    rows = rows_below(REPOSITORY / "docs" / "errors.md", "## Warnings")
+    assert {code for row in rows for code in code_in(row[0])} == warning_codes()
 
 
 def test_every_error_is_in_the_errors_page():
@@ -154,11 +203,20 @@ def test_every_error_is_in_the_errors_page():
         assert issubclass(real[name][1], vars(__import__("builtins"))[built_in]), name
 
 
+def test_every_exported_name_is_in_a_document():
+    """What a user may import is told of, in code, where its subject is; what nobody can be told of is not exported."""
+    exported = {name for package in PACKAGES for name in importlib.import_module(package).__all__}
+    assert sorted(exported - named_in_code()) == []
+
+
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name) for page in PAGES])
 def test_links_lead_somewhere(page: Path):
-    """Each relative link, and each path in backticks that looks like a file of the repository, is there."""
-    text = page.read_text(encoding="utf-8")
-    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
-    assert [link for link in links if link and not (page.parent / link).exists()] == []
+    """Each relative link and its anchor, and each path in backticks that looks like a file of the repository, is there."""
+    text = prose(page)
+    for link in (link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
     paths = re.findall(r"`((?:docs|examples|tests|benchmarks|storage|compaction|harness)/[\w./]*\w)`", text)
     assert [path for path in paths if not (REPOSITORY / path).exists()] == []

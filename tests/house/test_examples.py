@@ -85,7 +85,7 @@ def run(example: Path, folder: Path, **more: str) -> list[str]:
         env=environment(**more),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert result.returncode == 0, result.stderr
@@ -112,7 +112,7 @@ def test_the_service_runs_over_postgresql(postgres_server: PostgresServer, tmp_p
 def test_the_service_ends_when_its_turns_are_on_record(tmp_path: Path):
     """SIGTERM in the middle of answers: the server cancels them and would end the process at once; the service waits."""
     command = [sys.executable, "-c", SLOW_DISK, "--app-dir", str(EXAMPLES), "fastapi_endpoint:app"]
-    model = ScriptedServer(lambda _: Reply("and so on " * 100, chunk_size=5, pause=0.1))
+    model = ScriptedServer(lambda _: Reply("and so on " * 1_000, chunk_size=5, pause=0.1))
     with model, socket.create_server(("127.0.0.1", 0)) as listening:
         number = listening.fileno()
         service = subprocess.Popen(
@@ -135,14 +135,14 @@ async def ends_after_the_end(service: subprocess.Popen[bytes], place: str, file:
     """Begin three turns, end the service, and look at how they ended."""
     count = 3
     async with AsyncExitStack() as stack:
-        client = httpx.AsyncClient(trust_env=False, timeout=30, headers={"X-User": "ada"})
+        client = httpx.AsyncClient(trust_env=False, timeout=60, headers={"X-User": "ada"})
         await stack.enter_async_context(client)
         for number in range(count):
             streamed = client.stream("POST", f"{place}/c{number}/turns", json={"prompt": "Count."})
             response = await stack.enter_async_context(streamed)
             assert await anext(response.aiter_lines()) == '{"text": "and s"}'
         service.terminate()
-        await anyio.to_thread.run_sync(service.wait, 30)
+        await anyio.to_thread.run_sync(service.wait, 60)
     chats = SqliteRepository(file)
     found: list[str] = []
     for number in range(count):

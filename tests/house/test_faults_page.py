@@ -34,7 +34,7 @@ print(json.dumps(found))
 
 
 def test_each_row_is_a_command_that_runs_something() -> None:
-    """Each row ends with a command, and pytest finds tests for it; a row is marked as heavy if all of them are."""
+    """Each row ends with a command, and pytest finds tests for it; a row is marked as heavy if any of them is."""
     commands: list[str] = []
     for row in ROWS:
         cells = [cell.strip() for cell in row.strip("|").split(" | ")]
@@ -51,7 +51,7 @@ def test_each_row_is_a_command_that_runs_something() -> None:
     ):
         assert code == 0, f"{command} selects nothing"
         assert count > 0
-        assert (heavy == count) == row.endswith("(heavy) |"), f"{command}: {heavy} of {count} tests are heavy"
+        assert bool(heavy) == row.endswith("(heavy) |"), f"{command}: {heavy} of {count} tests are heavy"
 
 
 @pytest.mark.parametrize("backend", ["JSONL, entry files", "SQLite", "PostgreSQL", "Memory"])
