@@ -36,13 +36,16 @@ class Claim:
             self._session.claim(self._owner)
             try:
                 await self._session.recover()
+                self.check_open()  # it may have been given up meanwhile
             except BaseException:
                 self._session.release(self._owner)
                 raise
             self._taken = True
 
-    def give_up(self) -> None:
-        """Let another harness have the session. Idempotent."""
+    async def give_up(self) -> None:
+        """Let another harness have the session, once what ``take`` records is recorded. Idempotent."""
         self._closed = True
-        self._taken = False
-        self._session.release(self._owner)
+        with anyio.CancelScope(shield=True):
+            async with self._taking:
+                self._taken = False
+                self._session.release(self._owner)

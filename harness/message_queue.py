@@ -118,19 +118,15 @@ class MessageQueue:
 
         Returns their entries once they are committed. Cancelled, what was not handed to the log goes on waiting.
         """
-        entries = [MessageEntry(message=queued.message) for queued in messages]
-        self._leaving.update((queued.entry_id, None) for queued in messages)
-        writes: list[PendingWrite] = []
-        try:
-            for queued, entry in zip(messages, entries, strict=True):
-                await put(DeliveredEntry(entry_id=queued.entry_id, message_id=entry.id, ignorable=True))
-                self._leaving[queued.entry_id] = write = await put(entry)
-                writes.append(write)
-        except BaseException:
-            self._stay(messages[len(writes) :])
-            raise
-        for write in writes:
-            await write
+        entries: list[MessageEntry] = []
+
+        async def put_both(queued: QueuedMessage) -> PendingWrite:
+            entry = MessageEntry(message=queued.message)
+            await put(DeliveredEntry(entry_id=queued.entry_id, message_id=entry.id, ignorable=True))
+            entries.append(entry)
+            return await put(entry)
+
+        await self._take_out(messages, put_both)
         return entries
 
     async def take_back(self, kinds: Iterable[str]) -> list[QueuedMessage]:
@@ -138,23 +134,31 @@ class MessageQueue:
         messages: list[QueuedMessage] = []
         with anyio.CancelScope(shield=True):
             messages = await self.waiting(kinds)
-            self._leaving.update((queued.entry_id, None) for queued in messages)
-            writes: list[PendingWrite] = []
-            try:
-                for queued in messages:
-                    entry = DeliveredEntry(entry_id=queued.entry_id, ignorable=True)
-                    self._leaving[queued.entry_id] = write = await append_in_time(self._session, entry)
-                    writes.append(write)
-            except BaseException:
-                self._stay(messages[len(writes) :])
-                raise
-            for write in writes:
-                await write
+            await self._take_out(
+                messages,
+                lambda queued: append_in_time(self._session, DeliveredEntry(entry_id=queued.entry_id, ignorable=True)),
+            )
         return messages
 
-    def _stay(self, messages: Sequence[QueuedMessage]) -> None:
-        for queued in messages:
-            self._leaving.pop(queued.entry_id, None)
+    async def _take_out(
+        self, messages: Sequence[QueuedMessage], put: Callable[[QueuedMessage], Awaitable[PendingWrite]]
+    ) -> None:
+        """Have ``put`` hand to the log that each of them has left, and wait until all of it is committed.
+
+        Where that fails or is cancelled, those that were not handed over go on waiting.
+        """
+        self._leaving.update((queued.entry_id, None) for queued in messages)
+        writes: list[PendingWrite] = []
+        try:
+            for queued in messages:
+                self._leaving[queued.entry_id] = write = await put(queued)
+                writes.append(write)
+        except BaseException:
+            for queued in messages[len(writes) :]:
+                self._leaving.pop(queued.entry_id, None)
+            raise
+        for write in writes:
+            await write
 
 
 async def append_in_time(session: Session, entry: Entry) -> PendingWrite:

@@ -58,11 +58,11 @@ def with_seq(data: bytes, seq: int) -> bytes:
     match = _OWN_SEQ.match(data)
     if match is not None:
         return b'{"seq":%d,%b' % (seq, data[match.end() :])
-    if b'"seq"' not in data:
-        return b'{"seq":%d,%b' % (seq, data.lstrip()[1:].lstrip())
     # A foreign line with a ``seq`` somewhere inside: only a parser can tell whether it is the line's own.
-    members = cast("dict[str, Any]", json.loads(data))
-    members.pop("seq", None)
+    members = cast("dict[str, Any]", json.loads(data)) if b'"seq"' in data else {}
+    if "seq" not in members:
+        return b'{"seq":%d,%b' % (seq, data.lstrip()[1:].lstrip())
+    del members["seq"]
     rest = json.dumps(members, ensure_ascii=True, separators=(",", ":")).encode()
     copy = b'{"seq":%d,%b' % (seq, rest[1:])
     parse_record(copy, seq)

@@ -40,6 +40,11 @@ _REQUIRED = frozenset(("id", "timestamp"))
 _REMEMBERED_MODELS = 64
 _ROLES = {model.model_fields["role"].default for model in get_args(Message)}
 
+KNOWN_TYPES: frozenset[str] = frozenset(
+    model.model_fields["type"].default for model in get_args(get_args(KnownEntry)[0])
+)
+"""The types of entries that this version knows."""
+
 FACTS_OF_ROLES: dict[str, Facts] = {role: Facts(role) for role in _ROLES if role != "assistant"}
 """What the index needs to know of a message that is no reply: its role."""
 

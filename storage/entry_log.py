@@ -26,6 +26,7 @@ from storage.index import NONE, EntryIndex
 from storage.messages import Message
 from storage.pending_write import PendingWrite
 from storage.protocols import Indexed, Record, SessionStorage, SessionWarning
+from storage.record_pages import read_page
 from storage.snapshot import snapshot_of_entry, snapshot_of_message
 from storage.write_queue import WriteQueue, failure
 
@@ -75,8 +76,8 @@ class EntryLog:
     async def open(cls, storage: SessionStorage) -> EntryLog:
         """Read the whole of ``storage`` once, and index it.
 
-        Raises ``DamagedSessionError`` (a bad line, a duplicate id, a wrong place), and what the storage raises. The
-        storage is not closed then; who opened it does that.
+        Raises ``DamagedSessionError`` (a bad line, a duplicate id, a wrong place), ``StorageError`` where ``read`` gives
+        no sequence, and what the storage raises. The storage is not closed then; who opened it does that.
         """
         loop = current_loop()
         index = storage.take_index() if isinstance(storage, Indexed) else None
@@ -86,7 +87,7 @@ class EntryLog:
         index.place = storage.info.place or None
         while True:
             after = len(index) - 1
-            records = await run_in_worker(partial(storage.read, after_seq=after, limit=_PAGE))
+            records = await run_in_worker(partial(read_page, storage, after_seq=after, limit=_PAGE))
             if not records:
                 break
             await in_slices(_added(index, records))
@@ -255,7 +256,7 @@ class EntryLog:
 
     def _read_more(self, after_seq: int) -> Sequence[Record]:
         with self._reader:
-            return [] if self._closed else self.storage.read(after_seq=after_seq, limit=_PAGE)
+            return [] if self._closed else read_page(self.storage, after_seq=after_seq, limit=_PAGE)
 
     def _close(self, close: Callable[[], None] | None) -> None:
         self.blobs.end()

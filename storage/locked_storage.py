@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from storage.errors import SessionClosedError, StaleSessionError
+from storage.errors import ReadOnlySessionError, SessionClosedError, StaleSessionError
 from storage.file_lock import WriterLock
 from storage.index import EntryIndex
 from storage.protocols import Durability, Record, StorageInfo
@@ -42,14 +42,16 @@ class LockedStorage(ABC):
         return index
 
     def close(self) -> None:
-        """Close what is open and free the lock. Idempotent."""
+        """Close what is open and free the lock, which goes whatever closing raises. Idempotent."""
         self._writing = False
-        if not self._closed:
-            self._closed = True
-            self._let_go()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        try:
+            if not self._closed:
+                self._closed = True
+                self._let_go()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     def __del__(self) -> None:
         if not getattr(self, "_closed", True):
@@ -66,7 +68,16 @@ class LockedStorage(ABC):
             raise SessionClosedError("this storage is closed; open the session anew", path=self._info.place)
 
     def _check_next(self, records: Sequence[Record], what: str) -> None:
-        """Raise ``StaleSessionError`` unless ``records`` are the next ones of this ``what``, and the lock is ours."""
+        """Raise ``StaleSessionError`` unless ``records`` are the next ones of this ``what``, and the lock is ours.
+
+        Raises ``SessionClosedError`` where it was closed, and ``ReadOnlySessionError`` where it may not be written.
+        """
+        self._check_open()
+        if not self._info.writable:
+            why = (
+                self._info.read_only_reason or "the session was opened for reading; open it with mode='write' to append"
+            )
+            raise ReadOnlySessionError(why, path=self._info.place)
         if self._lock is None or not self._lock.held:
             raise StaleSessionError(
                 "the writer's lock is not ours (was this process forked?); nothing was written; open the session anew",

@@ -76,8 +76,12 @@ class MemoryStorage:
 
     def commit(self, records: Sequence[Record]) -> Callable[[], None] | None:
         """Keep ``records``."""
-        if self.memory.deleted or self.memory.writer is not self:
-            raise StaleSessionError("the session in memory was deleted or closed")
+        if not self._writable:
+            raise _read_only()
+        if self.memory.deleted:
+            raise StaleSessionError("the session in memory was deleted", path="memory")
+        if self.memory.writer is not self:
+            raise SessionClosedError("this storage is closed; open the session anew", path="memory")
         if not records:
             return None
         if records[0].seq != len(self.memory.records):
@@ -107,7 +111,7 @@ class MemoryStorage:
         """Keep ``data`` under ``name``."""
         check_blob_name(name)
         if not self._writable:
-            raise ReadOnlySessionError("the session was opened for reading; open it with mode='write'", path="memory")
+            raise _read_only()
         if self.memory.deleted or self.memory.writer is not self:
             raise SessionClosedError("the session in memory was deleted or closed")
         if name in self.memory.blobs:
@@ -124,6 +128,10 @@ class MemoryStorage:
     def blob_names(self) -> Sequence[str]:
         """All names, sorted."""
         return sorted(self.memory.blobs)
+
+
+def _read_only() -> ReadOnlySessionError:
+    return ReadOnlySessionError("the session was opened for reading; open it with mode='write'", path="memory")
 
 
 async def gathered(blobs: Blobs) -> list[tuple[str, bytes]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from storage.event_loops import run_in_worker
 from storage.header import SessionHeader, new_header
 from storage.identifiers import check_session_id, new_id
 from storage.memory import Memory, MemoryStorage, gathered
+from storage.open_or_make import open_or_make
 from storage.protocols import Record
 from storage.repository import (
     Mark,
@@ -49,12 +51,14 @@ class MemoryRepository(BaseRepository[MemoryStorage]):
 
     def __init__(self) -> None:
         self._memories: dict[str, Memory] = {}
+        self._guard = threading.Lock()
+        """Held for no longer than it takes to look and to put: ``receive`` does so in a worker, the rest on the loop."""
 
     async def _create(self, session_id: str | None, **new: Unpack[NewSession]) -> MemoryStorage:
         await anyio.lowlevel.checkpoint()
-        self._free(session_id)
+        session_id = self._free(session_id)  # before anything is read
         kept = await gathered(new["blobs"])
-        return self._make(self._free(session_id), new["cwd"], new["parent_session"], new["records"], kept)
+        return self._make(session_id, new["cwd"], new["parent_session"], new["records"], kept)
 
     async def _open(self, session_id: str, **opening: Unpack[Opening]) -> MemoryStorage:
         end = time.monotonic() + _checked(opening["lock_timeout"])
@@ -68,11 +72,10 @@ class MemoryRepository(BaseRepository[MemoryStorage]):
                 await anyio.sleep(_WAIT)
 
     async def _open_or_create(self, session_id: str, **opening: Unpack[OpeningOrNew]) -> MemoryStorage:
-        await anyio.lowlevel.checkpoint()
-        if check_session_id(session_id) in self._living():
-            return await self.open(session_id, lock_timeout=opening["lock_timeout"])
-        # No checkpoint in between, so nobody is quicker.
-        return self._make(self._free(session_id), opening["cwd"], None, ())
+        return await open_or_make(
+            lambda: self.open(session_id, lock_timeout=opening["lock_timeout"]),
+            lambda: self.create(session_id, cwd=opening["cwd"]),
+        )
 
     async def list(self, *, after: str | None = None, limit: int = 50, deep: bool = False) -> SessionPage:
         """The sessions, the one that was written to last first; see ``SessionRepository.list``."""
@@ -94,13 +97,15 @@ class MemoryRepository(BaseRepository[MemoryStorage]):
 
     def receive(self, header: SessionHeader, records: Sequence[Record], blobs: Blobs) -> None:
         """A new session, to the byte; see ``StreamsSessions``. Blocking."""
-        memory = Memory(header, list(records), blobs)
-        self._memories[self._free(header.id)] = memory
+        self._put(Memory(header, list(records), blobs))
 
     async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
         """Forget the session; see ``SessionRepository.delete``."""
-        (await self.open(session_id, lock_timeout=lock_timeout)).delete()
-        del self._memories[session_id]
+        storage = await self.open(session_id, lock_timeout=lock_timeout)
+        storage.delete()
+        with self._guard:
+            if self._memories.get(session_id) is storage.memory:  # nobody has put another one there already
+                del self._memories[session_id]
 
     def _make(
         self,
@@ -111,8 +116,14 @@ class MemoryRepository(BaseRepository[MemoryStorage]):
         blobs: Blobs = (),
     ) -> MemoryStorage:
         header = new_header(session_id=session_id, cwd=cwd, parent_session=parent_session)
-        memory = self._memories[session_id] = Memory(header, renumbered(records), blobs)
-        return MemoryStorage(memory, writable=True)
+        storage = MemoryStorage(Memory(header, renumbered(records), blobs), writable=True)
+        self._put(storage.memory)
+        return storage
+
+    def _put(self, memory: Memory) -> None:
+        """Keep it. Raises ``SessionExistsError`` if there is one of that id by now."""
+        with self._guard:
+            self._memories[self._free(memory.header.id)] = memory
 
     def _living(self) -> dict[str, Memory]:
         """The sessions that nobody deleted through their own storage."""

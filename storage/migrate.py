@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from storage.errors import BranchlineError, StorageError
 from storage.event_loops import run_in_worker
+from storage.listing import all_sessions
 from storage.repository import SessionRepository, SessionSummary
 from storage.session_move import MigratedSession, SessionMove, Tell
 from storage.session_streams import LooksAhead
 
-_LISTED: Final = 500
 _REFUSALS: Final = 3
 """When the target has failed for so many sessions one after the other, it is not about the sessions."""
 
@@ -105,27 +104,6 @@ async def migrate_each(
     return results
 
 
-async def all_sessions(source: SessionRepository) -> list[SessionSummary]:
-    """Every session there is. One that is written to while the pages are read is not missed: it moves to the front."""
-    found: dict[str, SessionSummary] = {}
-    seen_since: datetime | None = None
-    while True:
-        count, after = len(found), None
-        newest: datetime | None = None
-        while True:
-            page = await source.list(after=after, limit=_LISTED)
-            if not found and page.after is None:
-                return list(page)
-            found |= {summary.id: summary for summary in page}
-            newest = newest or (page[0].modified if page else None)
-            after = page.after
-            if after is None or (seen_since is not None and page[-1].modified < seen_since):
-                break
-        if len(found) == count:
-            return list(found.values())
-        seen_since = newest
-
-
 def parents_first(summaries: Iterable[SessionSummary]) -> list[str]:
     """The ids, each after that of its parent, if that is among them.
 
@@ -146,7 +124,6 @@ def parents_first(summaries: Iterable[SessionSummary]) -> list[str]:
 __all__ = [
     "MigratedSession",
     "SessionMigration",
-    "all_sessions",
     "migrate_all",
     "migrate_each",
     "migrate_session",

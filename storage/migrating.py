@@ -17,6 +17,7 @@ from typing import Any, cast
 from storage import files
 from storage.blob_folder import BlobFolder
 from storage.blobs import Blobs, blob_names_in
+from storage.decode import KNOWN_TYPES
 from storage.errors import (
     BlobNotFoundError,
     DamagedSessionError,
@@ -128,8 +129,10 @@ def read_old_session(path: str) -> OldSession:
     if scan.header is None:
         raise DamagedSessionError("there is no session header in this file; it was left as it is", path=path, line=1)
     _check_whole(index, path)
-    unknown = {record.type for record in records if record.facts is not None and record.facts.unknown}
-    warnings += [SessionWarning("unknown_type", f"entries of type {kind!r} are kept as they are") for kind in unknown]
+    unknown = {record.type for record in records} - KNOWN_TYPES
+    warnings += [
+        SessionWarning("unknown_type", f"entries of type {kind!r} are kept as they are") for kind in sorted(unknown)
+    ]
     return OldSession(
         path,
         version if version in OLD_VERSIONS else FORMAT_VERSION,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Literal, TypeVar, overload
+from typing import Final, Literal, TypeVar
 
 import anyio
 
@@ -27,7 +27,7 @@ from storage.event_loops import Breath, run_in_worker
 from storage.jsonl_file import naming
 from storage.protocols import BlobStore, Record, SessionStorage, SessionWarning
 from storage.repository import SessionRepository
-from storage.session_streams import PAGE, RecordSpool, SessionStream, StreamsSessions, WholeTree, foreign
+from storage.session_streams import PAGE, LazyRecords, RecordSpool, SessionStream, StreamsSessions, WholeTree, foreign
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class SessionMove:
         self._blob_names: Sequence[str] = ()
         self._digests: dict[str, bytes] = {}
         self.in_target = False
-        """Whether the source was read, so that what fails is the target."""
+        """Whether it is the target that is asked, so that what fails is the target."""
 
     async def run(self, session_id: str) -> MigratedSession:
         stack = ExitStack()
@@ -146,7 +146,8 @@ class SessionMove:
 
     async def _take_back(self, session_id: str, error: BranchlineError) -> None:
         try:
-            await self._repository.delete(session_id)
+            with anyio.CancelScope(shield=True):  # who is cancelled here must not leave it there
+                await self._repository.delete(session_id)
         except BranchlineError as left:
             raise StorageError(
                 f"{error.message}; and it could not be deleted there again ({left.message}): do that before you use it",
@@ -243,9 +244,16 @@ class SessionMove:
         for name in names:
             if self._stop.is_set():
                 raise _Stopped
-            data = stream.read_blob(name)
+            data = self._read_blob(stream, name)
             self._digests[name] = hashlib.sha256(data).digest()
             yield name, data
+
+    def _read_blob(self, stream: SessionStream, name: str) -> bytes:
+        """A blob of the source; that it cannot be read says nothing of the target."""
+        self.in_target = False
+        data = stream.read_blob(name)
+        self.in_target = True
+        return data
 
     def _make(self, stream: SessionStream, spool: RecordSpool) -> None:
         names = self._blob_names
@@ -294,34 +302,26 @@ class SessionMove:
             for name in self._blob_names:
                 if self._stop.is_set():
                     raise _Stopped
-                digest = self._digests.get(name) or hashlib.sha256(stream.read_blob(name)).digest()
+                digest = self._digests.get(name) or hashlib.sha256(self._read_blob(stream, name)).digest()
                 if hashlib.sha256(there.read_blob(name)).digest() != digest:
                     raise _not_as_written(there, f"the large output {name}")
                 self._digests[name] = digest
 
 
-class _Watched(Sequence[Record]):
-    """A sequence whose reading ends where somebody was cancelled."""
+class _Watched(LazyRecords):
+    """Records whose reading ends where somebody was cancelled."""
 
-    def __init__(self, records: Sequence[Record], stop: threading.Event) -> None:
+    def __init__(self, records: LazyRecords, stop: threading.Event) -> None:
         self._records = records
         self._stop = stop
 
     def __len__(self) -> int:
         return len(self._records)
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+    def record_at(self, place: int) -> Record:
         if self._stop.is_set():
             raise _Stopped
-        if isinstance(index, slice):
-            return _Watched(self._records[index], self._stop)
-        return self._records[index]
+        return self._records.record_at(place)
 
 
 def _other(there: SessionStream, why: str) -> SessionExistsError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import tempfile
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +22,7 @@ from storage.decode import parse_record
 from storage.errors import DamagedSessionError, StorageError, UnsupportedEntryError
 from storage.header import SessionHeader
 from storage.protocols import BlobStore, Record, SessionStorage, SessionWarning
+from storage.record_pages import read_page
 
 PAGE: Final = 256
 """Records that are read, written and told of at once."""
@@ -110,7 +112,7 @@ def stream_of(storage: SessionStorage) -> SessionStream:
 
     def records() -> Iterator[Record]:
         after = -1
-        while page := storage.read(after_seq=after, limit=PAGE):
+        while page := read_page(storage, after_seq=after, limit=PAGE):
             yield from page
             after = page[-1].seq
 
@@ -131,7 +133,39 @@ def stream_of(storage: SessionStorage) -> SessionStream:
     )
 
 
-class RecordSpool(Sequence[Record]):
+class LazyRecords(Sequence[Record]):
+    """Records that are made when they are asked for, in a slice of them too."""
+
+    @abstractmethod
+    def record_at(self, place: int) -> Record:
+        """The one at ``place``, counted from 0."""
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        places = range(len(self))[index]
+        return _Part(self, places) if isinstance(places, range) else self.record_at(places)
+
+
+class _Part(LazyRecords):
+    """Some of ``records``."""
+
+    def __init__(self, records: LazyRecords, places: range) -> None:
+        self._records = records
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def record_at(self, place: int) -> Record:
+        return self._records.record_at(self._places[place])
+
+
+class RecordSpool(LazyRecords):
     """Records in a temporary file without a name: a sequence that is hardly in memory. Close it, or use ``with``.
 
     Only where each one lies is kept. For one thread at a time.
@@ -164,16 +198,8 @@ class RecordSpool(Sequence[Record]):
     def __len__(self) -> int:
         return len(self._starts) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        if isinstance(index, slice):
-            return _Part(self, range(len(self))[index])
-        place = range(len(self))[index]
+    def record_at(self, place: int) -> Record:
+        """Read from the file."""
         start, end = self._starts[place], self._starts[place + 1]
         self._file.seek(start)
         data = self._file.read(end - start)
@@ -198,28 +224,6 @@ class RecordSpool(Sequence[Record]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Part(Sequence[Record]):
-    """Some of the records of a spool."""
-
-    def __init__(self, spool: RecordSpool, places: range) -> None:
-        self._spool = spool
-        self._places = places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        if isinstance(index, slice):
-            return _Part(self._spool, self._places[index])
-        return self._spool[self._places[index]]
 
 
 class WholeTree:

@@ -105,7 +105,7 @@ def message(error: BaseException) -> str:
     if isinstance(error, BranchlineError):
         text = reason(error)
         advice = _ADVICE.get(error.code)
-        has_advice = "branchline" in text or ".recover" in text
+        has_advice = "branchline" in text or ".recover" in text or "choose another file" in text
         return text if advice is None or has_advice else f"{text.rstrip('.')}; {one_line(advice)}"
     if isinstance(error, OSError):
         why = error.strerror or str(error) or type(error).__name__

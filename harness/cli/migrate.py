@@ -19,7 +19,8 @@ from harness.cli.screen import Screen, Span
 from harness.cli.shelf import find_session
 from storage.event_loops import run_in_worker
 from storage.identifiers import is_safe_name
-from storage.migrate import SessionMigration, all_sessions, migrate_each, parents_first
+from storage.listing import all_sessions
+from storage.migrate import SessionMigration, migrate_each, parents_first
 from storage.repository import SessionSummary
 from storage.session_streams import LooksAhead
 

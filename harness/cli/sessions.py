@@ -12,7 +12,8 @@ from harness.cli.json_facts import json_facts
 from harness.cli.places import Shelf
 from harness.cli.progress import Progress
 from harness.cli.screen import Line, Screen, Span
-from harness.cli.shelf import PAGE, places_on, shelf_at, summaries_on
+from harness.cli.shelf import places_on, shelf_at, summaries_on
+from storage.listing import PAGE
 from storage.repository import SessionSummary
 
 DEEP_PAGE: Final = 20

@@ -15,11 +15,11 @@ from harness.cli.failures import CommandLineError
 from harness.cli.places import ROOT_VARIABLE, Place, Section, Shelf, expanded, is_sqlite_file, kind_of_place
 from storage.errors import SessionNotFoundError
 from storage.identifiers import check_session_id, is_safe_name
+from storage.listing import PAGE, each_session
 from storage.repository import SessionSummary
 
 LAST: Final = "last"
 MATCHES_SHOWN: Final = 8
-PAGE: Final = 500
 
 _BEGINNING = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -45,16 +45,10 @@ def shelf_at(given: str | None) -> Shelf:
 async def summaries_on(
     shelf: Shelf, *, deep: bool = False, at_once: int = PAGE
 ) -> AsyncIterator[tuple[Section, SessionSummary]]:
-    """Every session on the shelf, kind by kind, the one written to last first. Raises what listing raises."""
+    """Every session on the shelf, kind by kind; see ``each_session``."""
     for section in shelf.sections:
-        after: str | None = None
-        while True:
-            page = await section.repository.list(after=after, limit=at_once, deep=deep)
-            for summary in page:
-                yield section, summary
-            after = page.after
-            if after is None:
-                break
+        async for summary in each_session(section.repository, deep=deep, at_once=at_once):
+            yield section, summary
 
 
 async def summary_of(place: Place) -> SessionSummary | None:

@@ -20,10 +20,17 @@ from harness.cli.shelf import find_session_or_file, shelf_at
 from harness.session import Session
 from storage.blobs import blob_names_in
 from storage.entry_folder import ENTRIES
-from storage.errors import BranchlineError, BrokenPathError, DamagedSessionError, SessionError
+from storage.errors import (
+    BranchlineError,
+    BrokenPathError,
+    DamagedSessionError,
+    SessionError,
+    SessionNotFoundError,
+    StaleSessionError,
+)
 from storage.event_loops import run_in_worker
 from storage.identifiers import is_safe_name
-from storage.migrate import all_sessions
+from storage.listing import all_sessions
 from storage.protocols import BlobStore
 from storage.repository import ChecksWhole
 
@@ -59,6 +66,8 @@ class Report:
     problems: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
     opened: bool = False
+    deleted: bool = False
+    """Whether it was deleted between the listing and the look at it: that is no damage."""
 
     @property
     def ok(self) -> bool:
@@ -78,7 +87,7 @@ def run_verify(screen: Screen, given: str | None, *, root: str | None) -> int:
         try:
             places = anyio.run(_all_places, shelf)
         except DamagedSessionError as error:  # a database so damaged that it does not say what is in it
-            places, problems = [], problems or [_without_place(reason(error), shelf.shown)]
+            places, problems = [], problems or [_without_place(reason(error), error.path or shelf.shown)]
         if not places and not problems:
             screen.note(f"there are no sessions in {shelf.shown}")
     damaged: list[Report] = []
@@ -123,7 +132,7 @@ async def _check_whole(screen: Screen, shelf: Shelf) -> list[str]:
             with Progress(screen, "reading the database"):
                 problems = await section.repository.check()
         except DamagedSessionError as error:
-            problems = [_without_place(reason(error), shelf.shown)]
+            problems = [_without_place(reason(error), error.path or shelf.shown)]
         found += problems
         if screen.as_json:
             screen.show_json({"place": shelf.shown, "ok": not problems, "problems": problems})
@@ -145,11 +154,23 @@ async def check(place: Place) -> Report:
         async with open_to_read(place, on_corrupt="skip") as session:
             report.opened = True
             await _check_session(session, place, report)
-    except BranchlineError as error:
-        report.problems.append(_without_place(reason(error), report.path))
-    except OSError as error:
-        report.problems.append(_without_place(message(error), report.path))
+    except (BranchlineError, OSError) as error:
+        is_missing = isinstance(error, (SessionNotFoundError, StaleSessionError, FileNotFoundError))
+        report.deleted = is_missing and await _is_gone(place)
+        if not report.deleted:
+            text = reason(error) if isinstance(error, BranchlineError) else message(error)
+            report.problems.append(_without_place(text, report.path))
     return report
+
+
+async def _is_gone(place: Place) -> bool:
+    """Whether there is nothing any more where a session was listed."""
+    if place.path is not None or place.section is None:
+        return place.path is not None and not place.path.exists()
+    try:
+        return await place.section.repository.find(place.name) != place.name
+    except SessionNotFoundError:
+        return True
 
 
 async def _check_session(session: Session, place: Place, report: Report) -> None:
@@ -228,6 +249,9 @@ async def _check_blobs(session: Session, lines: Sequence[bytes], report: Report)
 def _show(screen: Screen, report: Report) -> None:
     if screen.as_json:
         screen.show_json({**json_facts(report), "ok": report.ok})
+        return
+    if report.deleted:
+        screen.show([Span(f"{report.session}  ", "bold"), Span("was deleted meanwhile")])
         return
     verdict = Span("ok", "green") if report.ok else Span("damaged" if report.opened else "cannot be read", "bold red")
     checked = f": {report.bytes:,} bytes"

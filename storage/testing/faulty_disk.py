@@ -84,9 +84,9 @@ class FaultyDisk(FileCalls):
         if not data:
             return real()
         take = min(len(data), *(limit for limit in (self.room, self.most_at_once, len(data)) if limit is not None))
-        if take == 0 or (name == "pwrite" and take < len(data)):
+        if take == 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), paths[0])
-        count: int = real(data[:take]) if name == "write" else real()
+        count: int = real(data[:take])
         if self.room is not None:
             self.room -= count
         return count

@@ -117,17 +117,21 @@ class FileCalls:
         def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
             return self._opened(real, path, flags, mode, dir_fd)
 
-        def closed(descriptor: int) -> None:
-            self._closed(real, descriptor)
+        # What may be given by name has the name that it has in ``os``.
+        def closed(fd: int) -> None:
+            self._closed(real, fd)
 
-        def synced(descriptor: Any) -> None:
-            self._on_descriptor("fsync", lambda _: real(descriptor), descriptor, None)
+        def synced(fd: Any) -> None:
+            self._on_descriptor("fsync", lambda _: real(fd), fd, None)
 
         def written(descriptor: int, data: Any) -> int:
             return self._on_descriptor("write", lambda some: real(descriptor, some), descriptor, data)
 
         def written_at(descriptor: int, data: Any, offset: int) -> int:
-            return self._on_descriptor("pwrite", lambda _: real(descriptor, data, offset), descriptor, (data, offset))
+            return self._on_descriptor("pwrite", lambda some: real(descriptor, some, offset), descriptor, data, offset)
+
+        def cut_open(fd: int, length: int) -> None:
+            self._cut(real, fd, length)
 
         def cut(path: Any, length: int) -> None:
             self._cut(real, path, length)
@@ -136,7 +140,7 @@ class FileCalls:
             self._named(name, real, given, more)
 
         own: dict[str, Call] = {"open": opened, "close": closed, "write": written, "pwrite": written_at}
-        own |= dict.fromkeys(_SYNCS, synced) | dict.fromkeys(_CUTS, cut)
+        own |= dict.fromkeys(_SYNCS, synced) | {"ftruncate": cut_open, "truncate": cut}
         return own.get(name, named)
 
     def _opened_as_object(self, file: Any, mode: str = "r", *given: Any, **named: Any) -> Any:
@@ -168,19 +172,22 @@ class FileCalls:
             else:
                 self.around("close", lambda: real(descriptor), (place,), descriptor, None)
 
-    def _on_descriptor(self, name: str, call: Callable[[Any], Any], descriptor: Any, what: Any) -> Any:
+    def _on_descriptor(
+        self, name: str, call: Callable[[Any], Any], descriptor: Any, what: Any, offset: int | None = None
+    ) -> Any:
         """``call`` makes the real one; of a write, with as many of its bytes as it is given."""
         number: int = descriptor if isinstance(descriptor, int) else descriptor.fileno()
         place = self.path_of(number)
         if place is None:
             return call(what)
         with self.guard:
-            if name == "write":
+            if name in _WRITES:
 
                 def written(some: Any = what) -> int:
                     return call(some)
 
-                return self.around(name, written, (place,), number, bytes(what))
+                data = bytes(what)
+                return self.around(name, written, (place,), number, data if offset is None else (data, offset))
             return self.around(name, lambda: call(None), (place,), number, what)
 
     def _cut(self, real: Call, path: Any, length: int) -> None:
@@ -196,15 +203,15 @@ class FileCalls:
 
     def _named(self, name: str, real: Call, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         one = {"remove": "unlink", "replace": "rename"}.get(name, name)
+        of_names = ("src", "dst") if one in ("rename", "link", "symlink") else ("path",)
+        all_given = {**dict(zip(of_names, given, strict=False)), **named}
         if one in ("rename", "link"):
             found = (
-                self._place(given[0], named.get("src_dir_fd")),
-                self._place(given[1], named.get("dst_dir_fd")),
+                self._place(all_given["src"], named.get("src_dir_fd")),
+                self._place(all_given["dst"], named.get("dst_dir_fd")),
             )
-        elif one == "symlink":
-            found = (self._place(given[1], named.get("dir_fd")),)
         else:
-            found = (self._place(given[0], named.get("dir_fd")),)
+            found = (self._place(all_given[of_names[-1]], named.get("dir_fd")),)
         paths = tuple(place for place in found if place is not None)
         if not paths:
             real(*given, **named)

@@ -23,8 +23,11 @@ async def cancelled_natively(wait: Callable[[], Awaitable[object]], delay: float
         await wait()
 
     task = asyncio.get_running_loop().create_task(run())
-    await anyio.sleep(delay)
-    task.cancel()
-    await asyncio.wait([task])
+    try:
+        await anyio.sleep(delay)
+    finally:
+        task.cancel()
+        with anyio.CancelScope(shield=True):  # nobody leaves a task behind, not even who is cancelled
+            await asyncio.wait([task])
     if not task.cancelled():
         task.result()

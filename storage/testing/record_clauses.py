@@ -77,7 +77,7 @@ async def places_are_counted(subject: Subject) -> None:
             await log.append_message(UserMessage(content="hello"))
         await log.aclose()
     found = await subject.read_all()
-    expect([item.seq for item in found] == list(range(6)), f"the places are {[item.seq for item in found]}")
+    expect([item.seq for item in found] == list(range(6)), f"the places are {[item.seq for item in found]}, not 0 to 5")
     starts = all(item.data.startswith(b'{"seq":%d,' % item.seq) for item in found)
     expect(starts, "seq is not the first member of each line")
 
@@ -253,4 +253,4 @@ async def records_stay_what_they_are(subject: Subject) -> None:
     await subject.commit(storage, kept[0])
     found = [*await run_in_worker(storage.read)]
     await subject.commit(storage, record(1, "second", parent=kept[0].id))
-    expect_same(found, kept, "a record changed after it was read")
+    expect_same(found, kept, "what was read is not what was committed, or changed after it was read")

@@ -119,13 +119,19 @@ class Subject:
 
     async def storage(self, mode: Mode = "write", *, name: str | None = None) -> SessionStorage:
         """The session's storage, opened once more. Raises ``AbilityAbsent`` if there are no readers."""
+        opened: list[SessionStorage | Awaitable[SessionStorage]] = []
         try:
             # The watch ends the wait. A cancellation before that would drop what the opener gives.
             with anyio.CancelScope(shield=True):
-                given = await run_in_worker(
-                    lambda: self.watch.call("the opener", lambda: self._opener(name or self.name, mode), undo=_let_go),
-                    undo=_let_go,
+                opened.append(
+                    await run_in_worker(
+                        lambda: self.watch.call(
+                            "the opener", lambda: self._opener(name or self.name, mode), undo=_let_go
+                        ),
+                        undo=_let_go,
+                    )
                 )
+            given = opened[0]
             storage = watched(await given if isinstance(given, Awaitable) else given, self.watch)
         except NotImplementedError as error:
             if mode == "write":

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from storage.protocols import Record, SessionStorage, StorageInfo
+from storage.record_pages import read_page
 from storage.testing.backend_frames import place_in_backend
 
 T = TypeVar("T")
@@ -104,11 +105,8 @@ class WatchedStorage:
         return self._storage.info
 
     def read(self, *, after_seq: int = -1, limit: int | None = None) -> Sequence[Record]:
-        """What the storage reads. Raises ``TypeError`` for what is no sequence: a generator is never seen to be empty."""
-        found = self._watch.call("read()", lambda: self._storage.read(after_seq=after_seq, limit=limit))
-        if not isinstance(cast("object", found), Sequence):
-            raise TypeError(f"read() gave a {type(found).__name__}; give a list or a tuple")
-        return found
+        """What the storage reads, as the log reads it: ``StorageError`` for what is no sequence."""
+        return self._watch.call("read()", lambda: read_page(self._storage, after_seq=after_seq, limit=limit))
 
     def commit(self, records: Sequence[Record]) -> Callable[[], None] | None:
         """Commit."""

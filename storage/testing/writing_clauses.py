@@ -224,7 +224,7 @@ async def unsafe_ids_are_refused(subject: Subject) -> None:
             await log.append(CustomEntry(custom_type="x", id=entry_id))
         await log.aclose()
         found = await subject.read_all()
-        expect([item.id for item in found] == ids, "an id with odd characters was changed")
+        expect([item.id for item in found] == ids, "not all ids with odd characters are there as they were given")
         return
     for entry_id in ("../x", "/tmp/x", "a\\b", ".", "..", "a..b", " ", "x\0y", "x" * 129, "漢" * 90, "x."):
         try:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
+
+from storage.jsonl_repository import JsonlRepository
+from storage.repository import SessionPage
 from tests.cli.conftest import CORRUPT, Command
 
 
@@ -72,3 +77,38 @@ def test_both_kinds_of_session(command: Command) -> None:
     anyio.run(make)
     assert command("sessions").out.startswith("folder-1 ")
     assert command("tree", "folder").code == 0
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_what_moves_up_between_two_pages_is_not_missed(
+    command: Command, monkeypatch: pytest.MonkeyPatch, deep: bool
+) -> None:
+    """A session that is written to while the pages are read comes on one that was read; it is listed all the same, once."""
+    monkeypatch.setattr("harness.cli.sessions.PAGE", 10)
+    monkeypatch.setattr("harness.cli.sessions.DEEP_PAGE", 10)
+    names = [f"s{number:02}" for number in range(25)]
+    command.root.mkdir(parents=True)
+    for age, name in enumerate(names):
+        (command.root / f"{name}.jsonl").write_bytes((CORRUPT / "00_valid.jsonl").read_bytes())
+        os.utime(command.root / f"{name}.jsonl", (1_700_000_000, 1_700_000_000 - 1000 * age))
+    usual = JsonlRepository.list
+    read_whole: list[str] = []
+    written_to: list[Path] = []
+
+    async def busy(
+        self: JsonlRepository, *, after: str | None = None, limit: int = 50, deep: bool = False
+    ) -> SessionPage:
+        page = await usual(self, after=after, limit=limit, deep=deep)
+        if deep:
+            read_whole.extend(summary.id for summary in page)
+        if limit == 10 and page.after is not None and not written_to:
+            written_to.append(command.root / "s24.jsonl")
+            os.utime(written_to[0])
+        return page
+
+    monkeypatch.setattr(JsonlRepository, "list", busy)
+    rows = command("sessions", "--json", *(["--deep"] if deep else [])).rows
+    assert written_to
+    assert [row["id"] for row in rows] == ["s24", *names[:24]]
+    if deep:
+        assert len(read_whole) < 25 + 11  # all once, and once more only the page that had something new

@@ -13,6 +13,8 @@ from typing import Any
 import anyio
 import pytest
 
+from harness.cli import verify
+from harness.cli.places import Place, Shelf
 from harness.session import Session
 from storage.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage, UserMessage
 from tests.cli.conftest import Command, Ran
@@ -241,3 +243,35 @@ def test_what_is_left_over_in_a_database_without_sessions(command: Command, kind
             connection.execute("INSERT INTO branchline_entries VALUES (gen_random_uuid(), 0, '')")
     ran = command("verify", "--json", "--root", root)
     assert ran.code == 1 and "belong to no session" in ran.error and ran.rows[0]["ok"] is False
+
+
+def test_a_session_that_is_deleted_meanwhile(
+    command: Command, kind: str, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that somebody deletes after it was listed is gone, not damaged; the others are checked."""
+    for name in ("talk", "stays"):
+        fill(kind, root, name)
+    listed = verify._all_places
+
+    async def deleted_then(shelf: Shelf) -> list[Place]:
+        places = await listed(shelf)
+        await section_of(kind, root).repository.delete("talk")
+        return places
+
+    monkeypatch.setattr(verify, "_all_places", deleted_then)
+    ran = command("verify", "--root", root)
+    assert (ran.code, ran.err) == (0, "")
+    assert "talk  was deleted meanwhile" in ran.out and "stays  ok" in ran.out
+
+
+def test_somebody_elses_database(command: Command, tmp_path: Path) -> None:
+    """It is named once, with the one way out that there is: nothing here repairs it."""
+    root = tmp_path / "notes.sqlite"
+    with closing(sqlite3.connect(root)) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+        connection.commit()
+    for words in (["verify"], ["sessions"], ["tree", "last"]):
+        ran = command(*words, "--root", str(root))
+        assert ran.code == 1
+        assert ran.error.count(str(root)) == 1
+        assert "choose another file" in ran.error and "repair" not in ran.error

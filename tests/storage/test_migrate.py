@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from harness.session import Session
@@ -307,6 +308,26 @@ async def test_what_was_written_is_compared() -> None:
     )
     with pytest.raises(StorageError, match="entry 0 is not what was written"):
         await migrate_session(source, "s", target)
+    assert len(await target.list()) == 0
+
+
+async def test_cancelled_while_what_is_wrong_is_taken_back() -> None:
+    """A session that is not what was written is not left in the target, not even by who is cancelled at that moment."""
+    scope = anyio.CancelScope()
+
+    class Slow(Lossy):
+        async def delete(self, session_id: str, *, lock_timeout: float = 0) -> None:
+            scope.cancel()
+            await anyio.lowlevel.checkpoint()
+            await super().delete(session_id, lock_timeout=lock_timeout)
+
+    source, target = MemoryRepository(), Slow()
+    source.receive(
+        parse_header(b'{"type":"session","version":3,"id":"s","timestamp":null,"branchline":1}'), chain(2), ()
+    )
+    with scope:
+        await migrate_session(source, "s", target)
+    assert scope.cancelled_caught
     assert len(await target.list()) == 0
 
 

@@ -17,10 +17,11 @@ from storage.errors import SessionExistsError, StorageError
 from storage.file_lock import WriterLock
 from storage.header import SessionHeader
 from storage.jsonl_repository import JsonlRepository
+from storage.listing import all_sessions
 from storage.memory import MemoryStorage
 from storage.memory_repository import MemoryRepository
 from storage.messages import UserMessage
-from storage.migrate import SessionMigration, all_sessions, migrate_all, migrate_session
+from storage.migrate import SessionMigration, migrate_all, migrate_session
 from storage.protocols import Record
 from storage.repository import SessionPage
 from storage.session_streams import SessionStream
@@ -64,7 +65,7 @@ class Busy(JsonlRepository):
 
 async def test_what_moves_up_in_the_listing_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A session that is written to while the pages are read comes in one that was read already; it is found all the same."""
-    monkeypatch.setattr("storage.migrate._LISTED", 10)
+    monkeypatch.setattr("storage.listing.PAGE", 10)
     source = Busy(tmp_path / "from")
     names = [f"s{number:02}" for number in range(25)]
     await fill(source, *names)
@@ -152,6 +153,33 @@ async def test_a_rest_that_cannot_be_added() -> None:
     assert "No space left" in results["a"] and results["b"] == "migrated"
     with target.reading("a") as there:
         assert len(list(there.records)) == 2
+
+
+class Unreadable(MemoryRepository):
+    """A source whose disk gives the large outputs of some sessions no more."""
+
+    @contextmanager
+    def reading(self, session_id: str) -> Generator[SessionStream]:
+        with super().reading(session_id) as stream:
+
+            def read_blob(name: str) -> bytes:
+                if session_id != "whole":
+                    raise StorageError("the blob cannot be read: Input/output error")
+                return stream.read_blob(name)
+
+            yield SessionStream(stream.place, stream.header, stream.records, stream.blob_names, read_blob)
+
+
+async def test_a_source_that_fails_is_not_taken_for_the_target() -> None:
+    """Outputs that cannot be read are those of the sessions they belong to, however many there are; the rest is tried."""
+    source = Unreadable()
+    names = ["a", "b", "c", "d", "whole"]
+    await fill(source, *names, blobs=1)
+    results = await migrate_all(source, MemoryRepository(), names)
+    assert all(each.tried for each in results)
+    found = told(results)
+    assert found.pop("whole") == "migrated"
+    assert all("Input/output error" in what for what in found.values()) and len(found) == 4
 
 
 class Raced(MemoryRepository):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,31 @@ async def test_a_repository_takes_a_file_in(tmp_path: Path) -> None:
     assert [summary.problem for summary in page] == [None] * 3
     async with Session.open(await repository.open("other")) as session:
         assert session.id == other.session_id == "other"
+
+
+async def test_numbers_of_another_program_stay_when_they_are_forked(tmp_path: Path) -> None:
+    """A line of pi's that says ``seq`` somewhere inside is copied byte for byte, but for its own place."""
+    stamp = "2025-11-01T00:00:01.000Z"
+    line = (
+        f'{{"type":"custom","id":"aaaaaaaa","parentId":null,"timestamp":"{stamp}","customType":"x",'
+        '"data":{"seq":7,"price":1.50,"text":"caf\\u00e9"}}'
+    ).encode()
+    source = write(tmp_path / "pi.jsonl", {**HEADER_1, "version": 3}, line)
+    async with Session.open(JsonlStorage.open(source)) as session:
+        forked = await session.fork(into=partial(JsonlStorage.create, tmp_path / "forked.jsonl"))
+        await forked.aclose()
+    copy = (tmp_path / "forked.jsonl").read_bytes().splitlines()[1]
+    assert copy == b'{"seq":0,' + line[1:]
+
+
+async def test_warnings_come_in_the_same_order_every_time(tmp_path: Path) -> None:
+    """Kinds of entries that we do not know are told by the alphabet."""
+    kinds = ["north", "east", "south", "west", "up", "down"]
+    stamp = "2025-11-01T00:00:01.000Z"
+    entries = [
+        {"type": kind, "id": f"{place:08}", "parentId": None, "timestamp": stamp} for place, kind in enumerate(kinds)
+    ]
+    source = write(tmp_path / "pi.jsonl", {**HEADER_1, "version": 3}, *entries)
+    report = await migrate_pi_file(source, tmp_path / "new.jsonl")
+    told = [warning.message.split("'")[1] for warning in report.warnings if warning.code == "unknown_type"]
+    assert told == sorted(kinds)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -16,15 +18,19 @@ from storage import (
     DamagedSessionError,
     EntryLog,
     EntryNotFoundError,
+    MemoryStorage,
     MessageEntry,
     ReadOnlySessionError,
     Record,
     SessionClosedError,
     StaleSessionError,
+    StorageError,
     TextContent,
     ToolCall,
 )
+from storage.session_streams import stream_of
 from storage.testing import FaultyStorage
+from storage.testing.subject import chain
 from tests.storage.lines import header, message, write
 from tests.storage.places import JsonlPlace, Place, said
 
@@ -131,6 +137,34 @@ async def test_a_storage_that_was_closed(on_disk: Place) -> None:
     storage.close()
     with pytest.raises(SessionClosedError):
         storage.read()
+
+
+async def test_a_storage_that_may_not_write_says_why(where: Place) -> None:
+    """One that was closed, and one that was opened to read, are told apart from one that somebody else has taken."""
+    if where.name == "postgres":
+        pytest.skip("one error names all the reasons there")
+    writer = await where.create()
+    records = chain(2)
+    writer.commit(records[:1])
+    reader = await where.open(mode="read")
+    with pytest.raises(ReadOnlySessionError, match="opened for reading"):
+        reader.commit(records[1:])
+    reader.close()
+    writer.close()
+    with pytest.raises(SessionClosedError):
+        writer.commit(records[1:])
+    again = await where.open(mode="read")
+    assert len(again.read()) == 1
+    again.close()
+
+
+async def test_a_storage_that_cannot_be_closed_keeps_nobody_out(jsonl: JsonlPlace) -> None:
+    """Whatever closing the file raises, the writer's lock is given up."""
+    storage: Any = await jsonl.create()
+    os.close(storage._descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        storage.close()
+    (await jsonl.open()).close()
 
 
 async def test_refreshing_a_writer_does_nothing(where: Place) -> None:
@@ -295,6 +329,38 @@ async def test_a_reader_salvages_what_is_added(jsonl: JsonlPlace, wrapped: bool)
     await reader.aclose()
 
 
+class Generates(MemoryStorage):
+    """A backend that reads by and by, once it ``is_lazy``."""
+
+    is_lazy = True
+
+    def read(self, *, after_seq: int = -1, limit: int | None = None) -> Any:
+        found = super().read(after_seq=after_seq, limit=limit)
+        return (record for record in found) if self.is_lazy else found
+
+
+async def test_a_backend_that_reads_with_a_generator() -> None:
+    """Of a generator nobody sees that nothing is left, so opening and refreshing would never end: refused at once."""
+    memory = await MemoryStorage.create()
+    with (
+        pytest.raises(StorageError, match=r"read\(\) gave a generator; give a list or a tuple") as caught,
+        anyio.fail_after(30),
+    ):
+        await EntryLog.open(Generates(memory.memory, writable=False))
+    assert caught.value.path == "memory"
+    reader = Generates(memory.memory, writable=False)
+    reader.is_lazy = False
+    log = await EntryLog.open(reader)
+    reader.is_lazy = True
+    with pytest.raises(StorageError, match="give a list"), anyio.fail_after(30):
+        await log.refresh()
+    with pytest.raises(StorageError, match="give a list"):
+        list(stream_of(reader).records)
+    reader.is_lazy = False
+    assert await log.refresh() == []  # it was the read that failed, and nothing else
+    await log.aclose()
+
+
 async def test_writers_and_readers_side_by_side(where: Place) -> None:
     """R12: while one appends, another refreshes all the time: it sees a growing beginning of the same chain, never a gap."""
     log = await where.new_log()
@@ -324,20 +390,24 @@ async def test_writers_and_readers_side_by_side(where: Place) -> None:
     await log.aclose()
 
 
-async def test_an_append_costs_the_same_in_a_long_session(jsonl: JsonlPlace) -> None:
-    """R17: an append does not look at what is there: the last of 6,000 cost about what the first ones cost."""
-    log = await jsonl.new_log()
-
-    async def cost(count: int) -> float:
-        start = time.process_time()  # what else runs on this machine does not count
-        for _ in range(count):
-            await log.append_message(said("x" * 200))
-        return (time.process_time() - start) / count
-
-    await cost(50)
-    first = min([await cost(200) for _ in range(3)])
-    writes = [log.append_message(said("x" * 200)) for _ in range(6000)]
+async def test_an_append_costs_the_same_in_a_long_session(jsonl: JsonlPlace, tmp_path: Path) -> None:
+    """R17: an append does not look at what is there: behind 6,000 others it costs about what it costs behind a few."""
+    (tmp_path / "short").mkdir()
+    short, long = await JsonlPlace(tmp_path / "short").new_log(), await jsonl.new_log()
+    writes = [long.append_message(said("x" * 200)) for _ in range(6000)]
     await writes[-1]
-    last = min([await cost(200) for _ in range(3)])
+
+    async def cost(log: EntryLog) -> float:
+        start = time.process_time()  # what else runs on this machine does not count
+        for _ in range(50):
+            await log.append_message(said("x" * 200))
+        return time.process_time() - start
+
+    first = last = math.inf
+    for number in range(40):  # by turns, and as often as it takes to find the machine undisturbed
+        first, last = min(first, await cost(short)), min(last, await cost(long))
+        if number >= 4 and last < first * 2.5:
+            break
     assert last < first * 2.5
-    await log.aclose()
+    await short.aclose()
+    await long.aclose()
