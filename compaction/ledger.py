@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from compaction.breathing import Steps
 from compaction.shown_unit import Counted, ShownUnit
@@ -74,10 +75,9 @@ class Ledger:
         self._pins.append((-1 if place is None else place, chars, tokens))
         self.add(Cost(chars, tokens))
 
-    @property
-    def has_pins(self) -> bool:
-        """Whether anything is charged besides the units."""
-        return any(chars or tokens for _, chars, tokens in self._pins)
+    def has_pins(self, budget: Literal["max_chars", "max_tokens"]) -> bool:
+        """Whether a budget is charged with anything besides the units: that of characters is not with prompt and tools."""
+        return any(chars if budget == "max_chars" else tokens for _, chars, tokens in self._pins)
 
     def cost_of(self, unit: ShownUnit) -> Steps[Cost]:
         """What a unit costs. Units come newest first, so that the first usable count met is the newest."""

@@ -41,6 +41,11 @@ class TokenEstimator(Protocol):
         ...
 
 
+def is_estimator(value: object) -> bool:
+    """Whether it is a ``TokenEstimator``. A text, such as a model's name, has a ``count`` of another kind, as a list has."""
+    return isinstance(value, TokenEstimator) and not isinstance(value, Sequence)
+
+
 @runtime_checkable
 class SlowEstimator(Protocol):
     """**Protocol:** an estimator that may block too long for an event loop."""

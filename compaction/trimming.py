@@ -16,6 +16,7 @@ from storage.messages import UserMessage
 
 BudgetName = Literal["max_chars", "max_tokens"]
 _MEASURES = {"max_chars": "characters", "max_tokens": "tokens"}
+_PINNED = {"max_chars": "summary, working memory", "max_tokens": "summary, working memory, prompt and tools"}
 
 
 @dataclass(slots=True)
@@ -235,14 +236,15 @@ class Trimmer:
 
     def _check_pinned(self) -> None:
         total = self._ledger.total
-        for name, size, limit in (
+        budgets: list[tuple[BudgetName, int, int | None]] = [
             ("max_chars", total.chars, self._max_chars),
             ("max_tokens", total.after + total.covered, self._max_tokens),
-        ):
-            if limit is not None and size > limit and self._ledger.has_pins:
+        ]
+        for name, size, limit in budgets:
+            if limit is not None and size > limit and self._ledger.has_pins(name):
                 raise BudgetError(
-                    f"{SMALLEST_UNIT}: what is always shown (summary, working memory, prompt and tools) has {size} "
-                    f"{_MEASURES[name]}, {name} is {limit}; raise it",
+                    f"{SMALLEST_UNIT}: what is always shown ({_PINNED[name]}) has {size} {_MEASURES[name]}, "
+                    f"{name} is {limit}; raise it",
                     budget=name,
                     limit=limit,
                     size=size,
@@ -259,9 +261,7 @@ class Trimmer:
         if self._max_chars is not None and (limit is None or chars > self._max_chars):
             name, size, limit = "max_chars", chars, self._max_chars
         opener = ", the message that opened its turn" if step.opener is not None else ""
-        pinned = (
-            ", and what is always shown (summary, working memory, prompt and tools)" if self._ledger.has_pins else ""
-        )
+        pinned = f", and what is always shown ({_PINNED[name]})" if self._ledger.has_pins(name) else ""
         raise BudgetError(
             f"{SMALLEST_UNIT}: the newest unit ({step.unit.name()}{opener}{pinned}) has {size} {_MEASURES[name]}, "
             f"{name} is {limit}; raise it, or make the context shorter with a compaction or a context edit",

@@ -23,6 +23,7 @@ from harness.events import (
     QueueKind,
     ThinkingLevelChanged,
 )
+from harness.harness_parts import check_parts
 from harness.hook_chain import HookChain
 from harness.hooks import Hook
 from harness.message_queue import MessageQueue, Prompt, QueuedMessage, append_in_time, user_message
@@ -87,13 +88,14 @@ class AgentHarness:
         (``AgentSettings.compaction``); without it, the model that is asked does.
 
         Raises ``ToolError`` for a function that cannot be a tool, two tools of one name, or an active tool that there is
-        not, ``ModelError`` for a model that is none, and ``SettingsError`` for settings that leave no room in its window.
-        Touches no session.
+        not, ``ModelError`` for a model that is none, and ``SettingsError`` for any other argument of the wrong type, and
+        for settings that leave no room in the model's window. Touches no session.
         """
+        check_parts(session, system_prompt, approve, summarizer)
         self.session = session
         self.tools: dict[str, Tool] = as_tools(tools)
         self._system_prompt = system_prompt
-        self._settings = settings or AgentSettings()
+        self._settings = AgentSettings() if settings is None else settings
         self._choices = Choices(session, model, self.tools, self.settings, active_tools)
         self._queue = MessageQueue(session)
         self._hooks = HookChain()
@@ -152,7 +154,8 @@ class AgentHarness:
 
         What is open is asked again; what was begun and has no result is told the model as of unknown outcome; calls that
         were not begun are run as before. Then the turn goes on as in ``prompt``, and raises what that raises. Before
-        anything is recorded: ``SessionError`` if no turn waits at the leaf, ``PendingCallError`` without ``approve``.
+        anything is recorded: ``NothingToResumeError`` if no turn waits at the leaf, ``PendingCallError`` without
+        ``approve``.
         """
         return await self._turns.alone(None)
 
@@ -382,7 +385,7 @@ class AgentHarness:
         """Give the session up; another harness may have it. Idempotent. Raises ``BusyError`` while a turn runs."""
         if self._turns.running is not None:
             raise BusyError("a turn is running; let it end, or cancel it, before closing the harness")
-        self._claim.give_up()
+        await self._claim.give_up()
 
     async def __aenter__(self) -> Self:
         await self._claim.take()

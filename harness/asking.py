@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -94,7 +95,10 @@ class Asking:
         call = _as_run(state)
         await self._emit(ApprovalRequested(call, state.preview, state.question_id))
         try:
-            decision = _checked(await self._approve(_request(state, tool)))
+            answer = self._approve(_request(state, tool))
+            if not inspect.isawaitable(answer):  # pyright: ignore[reportUnnecessaryComparison]
+                raise HookError("approve is no async function, so it could not wait for a person; write async def")
+            decision = _checked(await answer)
         except Exception as error:  # noqa: BLE001 - raised by ``check``, when the calls beside it are done
             self._failure = _failed(error)
             return None

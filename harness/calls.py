@@ -75,13 +75,16 @@ class CallRunner:
         ``HookError`` where ``approve`` raised, once the calls that ran beside it have their results.
         """
         self._check(reply)
+        failure: BaseException | None = None
         try:
             for batch in self._batches():
                 await self._run_batch(batch)
                 if any(state.result is None for state in batch):
                     return
         except BaseExceptionGroup as failures:
-            raise first_failure(failures) from failures
+            failure = first_failure(failures)
+        if failure is not None:
+            raise failure  # out here, with the cause that it has: the group is only how it came
 
     async def note_starts(self, reply: AssistantMessage) -> None:
         """Hand the ``tool_start`` of the calls that will run first to the log, while the reply is not synced yet.

@@ -11,11 +11,11 @@ from compaction.projection import Projection, UnknownEntries, project
 from compaction.selection import Transform
 from compaction.shown_unit import Shown
 from compaction.state import ModelChoice, PathState
-from compaction.tokens import TokenEstimator
+from compaction.tokens import TokenEstimator, is_estimator
 from compaction.walk import Projector
 from storage.entries import Shortening
 from storage.entry_path import EntryPath, IndexedPath
-from storage.errors import SessionError
+from storage.errors import SessionError, SettingsError
 from storage.protocols import SessionWarning
 from storage.setting_checks import check_whole
 
@@ -83,10 +83,19 @@ async def build_context(
 ) -> SessionContext:
     """The context at the end of ``path``; see ``compaction.projection.project``. Cancelled, it stops at its next pause.
 
-    Raises ``SettingsError`` for a budget that is no number of characters or tokens, and what ``project`` raises.
+    Raises ``SettingsError`` for a budget that is no number of characters or tokens, or an estimator that is none, and what
+    ``project`` raises.
     """
     check_whole("a context's budget", "max_chars", max_chars, none="for no limit")
     check_whole("a context's budget", "max_tokens", max_tokens, none="for no limit")
+    if estimator is not None and not is_estimator(estimator):
+        expected = "a TokenEstimator, such as TiktokenEstimator('gpt-5-mini')"
+        raise SettingsError(
+            f"a context's estimator is {estimator!r:.100}; give {expected}",
+            setting="estimator",
+            value=estimator,
+            expected=expected,
+        )
     steps = project(
         path,
         max_chars=max_chars,

@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import Any, cast
 
 from compaction.summary_request import SummaryReply
@@ -38,6 +39,7 @@ class HookChain:
         """Put a hook behind the others. Returns what takes just this one off; that may be called more than once."""
         if not isinstance(hook, Hook):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise HookError(f"a hook is an object of a class made of Hook, not {hook!r:.100}")
+        _check_names(type(hook))
         link = _Link(hook)
         self._links = (*self._links, link)
 
@@ -53,6 +55,19 @@ class HookChain:
         inherited = getattr(Hook, method)
         hooks = [link.hook for link in self._links]
         return [hook for hook in hooks if getattr(getattr(hook, method), "__func__", None) is not inherited]
+
+
+def _check_names(kind: type[Hook]) -> None:
+    """Raise ``HookError`` for a method that is nearly one of a hook's: nobody would call it, and it may be a guard."""
+    known = [name for name in vars(Hook) if not name.startswith("_")]
+    for name in dir(kind):
+        if not name.startswith("_") and name not in known:
+            meant = get_close_matches(name, known, n=1, cutoff=0.85)
+            if meant:
+                raise HookError(
+                    f"{kind.__name__} has {name!r}, which nothing calls; did you mean {meant[0]!r}? Give it that name, or "
+                    "one that is less like it"
+                )
 
 
 class TurnHooks:

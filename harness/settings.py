@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from compaction.settings import CompactionSettings
-from compaction.tokens import TokenEstimator
+from compaction.tokens import TokenEstimator, is_estimator
 from harness.tools.text import MAX_RESULT_CHARACTERS
 from storage.errors import SettingsError
 from storage.setting_checks import SettingChecks, check_whole
@@ -74,7 +74,10 @@ class AgentSettings:
         checks.number("max_turn_seconds", "tool_timeout", none="for no limit")
         checks.choice("steering_mode", "follow_up_mode", among=get_args(QueueMode))
         checks.kind("compaction", CompactionSettings, bool, expected="CompactionSettings, True or False")
-        checks.kind("estimator", TokenEstimator, expected="a TokenEstimator", none="for the usual one")
+        estimator = self.estimator
+        checks.require(
+            estimator is None or is_estimator(estimator), "estimator", "a TokenEstimator", "for the usual one"
+        )
         checks.kind("thinking_level", str, expected="a word such as 'high'", none="for the session's own")
         level = self.thinking_level
         checks.require(

@@ -36,7 +36,7 @@ from harness.tools.definition import Tool
 from harness.turn_limits import TurnLimits
 from harness.turn_record import CallState, TurnRecord
 from storage.entries import MessageEntry, ModelChangeEntry, TurnStartEntry
-from storage.errors import BranchlineError, BudgetError, CompactionError, ContextOverflowError, ModelError
+from storage.errors import BranchlineError, BudgetError, CompactionError, ContextOverflowError, ModelError, StorageError
 from storage.messages import AssistantMessage, UserMessage
 from storage.pending_write import PendingWrite
 
@@ -117,6 +117,8 @@ class Turn:
         except BaseException as error:
             if record.is_open:
                 await self._end_early(error)
+            if isinstance(error, StorageError):
+                await record.tell(error)
             raise
         self.reply = reply
         event = TurnEnded(record.number, "completed", entry_id)

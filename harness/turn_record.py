@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+import anyio
 
 from harness.events import TurnReason
 from harness.recovery import interrupted_result
 from harness.session import Session, SessionTurn
 from harness.tools.definition import Tool
 from storage.entries import ApprovalResolvedEntry, Entry, MessageEntry, ModelChangeEntry, TurnEndEntry
-from storage.errors import QueueFullError
+from storage.errors import QueueFullError, StorageError
 from storage.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage
 from storage.pending_write import PendingWrite
 
@@ -89,6 +92,8 @@ class TurnRecord:
     """Whether its beginning, and the reply that ``calls`` belong to, were on disk before."""
     is_suspended: bool = False
     """Whether it waits for a person, and so is left open."""
+    _unsettled: list[PendingWrite] = field(default_factory=list[PendingWrite])
+    """What was handed to the log, less what is known to be committed."""
 
     @property
     def is_open(self) -> bool:
@@ -104,11 +109,14 @@ class TurnRecord:
         """Hand an entry, or a result, to the log. At once, unless too much is waiting: then after that was written."""
         while True:
             try:
-                if isinstance(entry, ToolResultMessage):
-                    return self.turn.append_message(entry)
-                return self.turn.append_entry(entry)
+                is_result = isinstance(entry, ToolResultMessage)
+                write = self.turn.append_message(entry) if is_result else self.turn.append_entry(entry)
             except QueueFullError:
                 await self.session.flush()
+            else:
+                self._unsettled = [other for other in self._unsettled if not other.is_done() or other.error is not None]
+                self._unsettled.append(write)
+                return write
 
     async def write(self, entry: Entry) -> str:
         """Hand an entry to the log and wait until it is committed. Returns its id."""
@@ -119,6 +127,18 @@ class TurnRecord:
         state.result = result
         state.recorded = await self.put(result)
         return await state.recorded
+
+    async def tell(self, error: StorageError) -> None:
+        """Have ``error``, which the turn raises, tell of all its writes that the store failed.
+
+        Some are handed to the log and awaited later (a call's start goes with the reply). Closing the session would raise
+        of these what was raised already. A cancellation is let through when that is done.
+        """
+        with anyio.CancelScope(shield=True):
+            for write in self._unsettled:
+                if isinstance(write.error, StorageError) and write.error is not error:
+                    with suppress(StorageError):  # told by ``error``
+                        await write
 
     async def resolve(self, state: CallState, decision: str, reason: str | None = None) -> PendingWrite:
         """Hand the answer to a call's question to the log."""

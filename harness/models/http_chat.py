@@ -25,6 +25,7 @@ from harness.models.http_settings import ChatApi, RetryPolicy, Timeouts
 from harness.models.protocol import ModelRequest
 from harness.models.recorded import SENT_OPTIONS
 from harness.models.redaction import Redactor, SecretHeaders, checked_secret
+from harness.models.request_body import RequestBody
 from storage.errors import ModelError
 from storage.messages import AssistantMessage
 
@@ -210,19 +211,19 @@ class HttpChatModel(ABC):
         try:
             client = await stack.enter_async_context(self._connections.client())
             with anyio.fail_after(seconds):
-                response = await stack.enter_async_context(
-                    client.stream(
-                        "POST",
-                        self._url,
-                        content=body,
-                        headers={
-                            "Content-Type": "application/json",
-                            "Accept": "text/event-stream",
-                            **self.api.headers,
-                        },
-                        auth=self._headers,
-                    )
+                request = client.build_request(
+                    "POST",
+                    self._url,
+                    content=body,
+                    headers={
+                        "Content-Type": "application/json",
+                        "Accept": "text/event-stream",
+                        **self.api.headers,
+                    },
                 )
+                request.stream = RequestBody(body)
+                response = await client.send(request, auth=self._headers, stream=True)
+                stack.push_async_callback(response.aclose)
                 if not response.is_success:
                     raise (await refusal_in(response, self._redact, self._timeouts.between_events)).error(self.provider)
                 chunks = await stack.enter_async_context(

@@ -3,7 +3,7 @@
     str                           as it is
     text and image parts          as they are (one, or a list or tuple of nothing else)
     None                          ``(no output)``
-    an exception                  its type and its message
+    an exception                  its type and its message; of a group, also those of what is in it
     bytes                         the text, if they are UTF-8 without NUL; else ``{"bytes": 3, "base64": "AP8B"}``
     datetime, date, time, timedelta   ISO 8601
     Decimal, Fraction, complex, UUID, path   their usual text
@@ -35,8 +35,9 @@ import os
 import re
 import uuid
 from collections import deque
-from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from collections.abc import Set as AbstractSet
+from itertools import islice
 from pathlib import PurePath
 from typing import Any, cast
 
@@ -55,6 +56,7 @@ NO_OUTPUT = "(no output)"
 _MAX_VALUES = 20_000
 _MAX_LEVELS = 50
 _CHARACTERS_PER_VALUE = 50
+_MAX_IN_GROUP = 5
 _REST = "…"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _PARTS = (TextContent, ImageContent)
@@ -109,7 +111,28 @@ def to_plain(value: object, *, limit: int = MAX_RESULT_CHARACTERS) -> Any:
 
 
 def exception_text(error: BaseException) -> str:
-    """A raised or returned exception in one line: its type, and what it says."""
+    """A raised or returned exception in one line: its type, and what it says; of a group also what is in it."""
+    if not isinstance(error, BaseExceptionGroup):
+        return _said(error)
+    group = cast("BaseExceptionGroup[Any]", error)
+    told = [_said(inner) for inner in islice(_in_groups(group), _MAX_IN_GROUP + 1)]
+    if len(told) > _MAX_IN_GROUP:
+        told[-1] = _REST
+    return f"{_said(group)}: {'; '.join(told)}"
+
+
+def _in_groups(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
+    """What is in a group and in the groups in it, in order; without recursion, since they may be nested at will."""
+    left: list[BaseException] = [*reversed(group.exceptions)]
+    while left:
+        error = left.pop()
+        if isinstance(error, BaseExceptionGroup):
+            left.extend(reversed(cast("BaseExceptionGroup[Any]", error).exceptions))
+        else:
+            yield error
+
+
+def _said(error: BaseException) -> str:
     name = type(error).__qualname__
     try:
         said = str(error)
