@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 _PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homebrew/opt/postgresql*/bin", "/usr/local/pgsql/bin")
-_SECONDS = 30.0
+_SECONDS = 120.0
 _DIE_WITH_PARENT = 1
 _numbers = itertools.count(1)
 

@@ -31,3 +31,11 @@ async def chat(place: Path) -> AsyncIterator[Session]:
     """An open session with nothing in it, in a file."""
     async with Session.open(JsonlStorage.create(place)) as session:
         yield session
+
+
+@pytest.fixture(params=["scope", "native"])
+def way(request: pytest.FixtureRequest, anyio_backend_name: str) -> str:
+    """How it is cancelled."""
+    if request.param == "native" and anyio_backend_name == "trio":
+        pytest.skip("trio has no cancellation but by scopes")
+    return request.param

@@ -286,3 +286,18 @@ async def test_who_asks_fails(session: Session, failure: str) -> None:
     assert (await history(session))[-1] == "turn_end 1 failed"
     assert (await results(session))["c3"].text == "seen"
     assert (await harness.prompt("Again")).text == "Again."
+
+
+async def test_who_asks_must_be_able_to_wait(session: Session) -> None:
+    """A plain function is told to become an async one; nothing has run, and its turn has an end."""
+
+    def approve(_: ApprovalRequest) -> Any:
+        return Decision.approve()
+
+    model = ScriptedModel([tool_call("write", "c1", text="x"), "Never mind."])
+    harness = AgentHarness(session, model, tools=[write], approve=approve)
+    with pytest.raises(HookError, match="write async def"):
+        await harness.prompt("Go")
+    check_well_formed(await session.entries())
+    assert (await results(session))["c1"].is_error
+    assert (await harness.prompt("Leave it")).text == "Never mind."

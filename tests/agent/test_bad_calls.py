@@ -5,7 +5,7 @@ Through the real adapters, over a real socket, into a real file.
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
-from harness import AgentHarness, AgentSettings, AnthropicModel, OpenAIChatModel, Session
+from harness import AgentHarness, AnthropicModel, OpenAIChatModel, Session, tool
 from harness.testing import HttpAnswer, ScriptedServer, tool_call
 from harness.testing.scripted_server import Answer
 from storage.messages import ToolCall
@@ -37,9 +37,12 @@ async def hangs(text: str) -> str:
     return text
 
 
+LET_GO = threading.Event()
+
+
 def hangs_in_a_thread(text: str) -> str:
-    """Take long in a thread."""
-    time.sleep(2)
+    """Take for ever in a thread."""
+    LET_GO.wait(100)
     return text
 
 
@@ -88,15 +91,16 @@ async def test_tools_that_misbehave(name: str, kind: Kind, chat: Session, place:
     """Each call has one result, in words; the sibling keeps its own; the model is sent both, and the turn goes on."""
     function, says = TOOLS[name]
     calls = [tool_call(function.__name__, "c1", text="a"), tool_call("echo_tool", "c2", text="fine")]
+    LET_GO.clear()
     with ScriptedServer([calls, "I see.", "It works again."]) as server:
         harness = AgentHarness(
             chat,
             model_at(kind, server.base_url),
-            tools=[function, echo_tool],
-            settings=AgentSettings(tool_timeout=1 if name.startswith("hangs") else 60),
+            tools=[tool(timeout=1)(function) if name.startswith("hangs") else function, echo_tool],
         )
         with anyio.fail_after(60):
             assert (await harness.prompt("Try.")).text == "I see."
+        LET_GO.set()
         found = await results(chat)
         assert says.lower() in found["c1"].text.lower()
         assert len(found["c1"].text) < 200_000

@@ -111,7 +111,7 @@ FAILURES: dict[str, Failure] = {
         once(Reply("x" * 2_000, chunk_size=1, pause=0.02)),
         error=ModelTimeoutError,
         says="fell silent",
-        settings={"timeouts": Timeouts(whole=1)},
+        settings={"timeouts": Timeouts(whole=3)},  # time enough to hear it begin
         heard="x",
     ),
     "it talks for ever": Failure(once("la " * 10_000), says="without an end", heard="la la"),

@@ -67,14 +67,6 @@ class SlowAtEvents(Slow):
         await anyio.lowlevel.checkpoint()
 
 
-@pytest.fixture(params=["scope", "native"])
-def way(request: pytest.FixtureRequest, anyio_backend_name: str) -> str:
-    """How it is cancelled."""
-    if request.param == "native" and anyio_backend_name == "trio":
-        pytest.skip("trio has no cancellation but by scopes")
-    return request.param
-
-
 def answer(request: ModelRequest) -> Any:
     """Calls for "Go", a word for everything else."""
     last = [message for message in request.messages if message.text != "(A reminder.)"][-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -302,8 +301,8 @@ async def test_a_limit_of_time(session: Session, in_tool: bool) -> None:
         await anyio.sleep(60)
         return "late"
 
-    first: Callable[..., Any] | Any = tool_call("hanging", "a") if in_tool else Reply("Half a rep", pause=60)
-    model = ScriptedModel([first, "Fine."])
+    first: Any = tool_call("hanging", "a") if in_tool else Reply("Half a rep", pause=60)
+    model = ScriptedModel(lambda request: "Fine." if request.messages[-1].text == "Again" else first)
     harness = AgentHarness(session, model, tools=[hanging], settings=AgentSettings(max_turn_seconds=0.05))
     with anyio.fail_after(60):
         with pytest.raises(TurnLimitError, match=r"limit of 0\.05 seconds"):

@@ -10,7 +10,7 @@ import pytest
 
 from harness.agent import AgentHarness
 from harness.events import AgentEvent, MessageFinished, ToolFinished
-from harness.hooks import CallFacts, Hook, TurnFacts, TurnOutcome
+from harness.hooks import CallFacts, Hook, Refusal, TurnFacts, TurnOutcome
 from harness.models.protocol import ModelRequest
 from harness.session import Session
 from harness.testing import ScriptedModel, tool_call
@@ -210,3 +210,22 @@ async def test_a_request_that_cannot_be_recorded_is_not_sent(session: Session, w
     take_off()
     await harness.prompt("Again")
     check_well_formed(await session.entries())
+
+
+async def test_a_misspelt_hook_is_refused(session: Session) -> None:
+    """A guard that nothing calls guards nothing: said when it is put on. Methods of another name are the app's own."""
+
+    class Guard(Hook):
+        async def before_cal(self, call: CallFacts) -> Refusal:
+            return Refusal("no")
+
+    class Counted(Hook):
+        count = 0
+
+        def before_lunch(self) -> None:
+            """The app's own."""
+
+    harness = AgentHarness(session, model(), tools=[say])
+    with pytest.raises(HookError, match="has 'before_cal', which nothing calls; did you mean 'before_call'"):
+        harness.on(Guard())
+    harness.on(Counted())

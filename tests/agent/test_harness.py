@@ -198,6 +198,16 @@ async def test_what_cannot_be_shown_fails_the_turn(session: Session) -> None:
     assert (await history(session))[-1] == "turn_end 1 failed"
 
 
+@pytest.mark.parametrize("window", [None, 8_000])
+async def test_a_budget_of_characters_is_not_said_to_hold_the_prompt(session: Session, window: int | None) -> None:
+    """What a person reads of the budget that is too small names only what it is charged with."""
+    settings = AgentSettings(max_chars=300)
+    model = ScriptedModel([], context_window=window)
+    with pytest.raises(BudgetError, match="max_chars is 300") as caught:
+        await AgentHarness(session, model, system_prompt="Be brief.", settings=settings).prompt("x" * 1000)
+    assert "prompt and tools" not in str(caught.value)
+
+
 async def test_the_budget_trims_old_turns(session: Session) -> None:
     """With a character budget, old turns are left out of the request; the record keeps all of it."""
     model = ScriptedModel(lambda request: f"{len(request.messages)} shown")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -88,16 +89,11 @@ async def check(session: Session, model: ScriptedModel) -> None:
     assert sum(SUMMARY in message.text for message in shown) == min(1, len(compactions(entries)))
 
 
-@pytest.fixture(params=["scope", "native"])
-def way(request: pytest.FixtureRequest, anyio_backend_name: str) -> str:
-    """How it is cancelled."""
-    if request.param == "native" and anyio_backend_name == "trio":
-        pytest.skip("trio has no cancellation but by scopes")
-    return request.param
+async def cancelled_at_every_step(way: str, begin: Callable[[AgentHarness], Coroutine[Any, Any, Any]]) -> list[str]:
+    """Cancel what ``begin`` begins at each of its steps, until it comes to its end: what came of it, each time.
 
-
-async def test_cancelled_at_every_step_of_a_turn(way: str) -> None:
-    """Wherever it is in a turn that compacts: the turn is cancelled, and the next prompt goes on."""
+    Whenever that is: the session is free at once and whole, the next prompt goes on, and sometimes there is a summary.
+    """
     outcomes: list[str] = []
     compacted: list[int] = []
     for step in itertools.count(1):
@@ -108,47 +104,33 @@ async def test_cancelled_at_every_step_of_a_turn(way: str) -> None:
             harness.on(Slow())
 
             async def work(cancel: Cancel, harness: AgentHarness = harness, step: int = step) -> None:
-                await StoppedAtStep(harness.prompt("Go"), step, cancel)
-
-            with anyio.fail_after(60):
-                outcomes.append(await run_cancelled(way, work))
-            compacted.append(len(compactions(await session.entries())))
-            await check(session, model)
-            assert (await harness.prompt("Again")).text == "Answered."
-            assert compactions(await session.entries())
-            await check(session, model)
-        if outcomes[-1] == "finished":
-            break
-    assert len(outcomes) > 15
-    assert {0, 1} <= set(compacted)
-    assert set(outcomes[:-2]) == {"cancelled"}
-
-
-async def test_cancelled_at_every_step_by_hand(way: str) -> None:
-    """No entry, or a whole one; the session is free at once."""
-    outcomes: list[str] = []
-    compacted: list[int] = []
-    for step in itertools.count(1):
-        async with Session.open(MemoryStorage.create()) as session:
-            await fill(session)
-            model = ScriptedModel(answer)
-            harness = harness_on(session, model)
-            harness.on(Slow())
-
-            async def work(cancel: Cancel, harness: AgentHarness = harness, step: int = step) -> None:
-                await StoppedAtStep(harness.compact(), step, cancel)
+                await StoppedAtStep(begin(harness), step, cancel)
 
             with anyio.fail_after(60):
                 outcomes.append(await run_cancelled(way, work))
             assert not harness.is_running
             compacted.append(len(compactions(await session.entries())))
-            assert compacted[-1] == 1 or outcomes[-1] == "cancelled"
+            assert compacted[-1] or outcomes[-1] == "cancelled"
+            await check(session, model)
             assert (await harness.prompt("Again")).text == "Answered."
             await check(session, model)
+            assert compactions(await session.entries())
         if outcomes[-1] == "finished":
             break
-    assert len(outcomes) > 5
     assert {0, 1} <= set(compacted)
+    return outcomes
+
+
+async def test_cancelled_at_every_step_of_a_turn(way: str) -> None:
+    """Wherever it is in a turn that compacts: the turn is cancelled, and the next prompt goes on."""
+    outcomes = await cancelled_at_every_step(way, lambda harness: harness.prompt("Go"))
+    assert len(outcomes) > 15
+    assert set(outcomes[:-2]) == {"cancelled"}
+
+
+async def test_cancelled_at_every_step_by_hand(way: str) -> None:
+    """No entry, or a whole one; the session is free at once."""
+    assert len(await cancelled_at_every_step(way, lambda harness: harness.compact())) > 5
 
 
 async def test_cut_off_after_every_line(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from storage.errors import (
     HookError,
     InvalidEntryError,
     ModelError,
+    SettingsError,
     ToolError,
     TurnAbortedError,
     WrongEventLoopError,
@@ -109,6 +110,38 @@ async def test_what_is_no_tool(session: Session, tools: Any) -> None:
     """A tool without its list, or something else in it, is named."""
     with pytest.raises(ToolError, match=r"tools=\[…\]|is no tool"):
         AgentHarness(session, ScriptedModel([]), tools=tools)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("session", MemoryStorage),
+        ("session", None),
+        ("system_prompt", 3),
+        ("system_prompt", ["Be brief."]),
+        ("settings", {}),
+        ("settings", {"max_steps": 3}),
+        ("approve", True),
+        ("summarizer", "gpt-5-mini"),
+        ("summarizer", ScriptedModel([])),
+    ],
+)
+async def test_what_a_harness_cannot_be_made_of(session: Session, name: str, value: Any) -> None:
+    """Refused when it is made, naming what to give: not ignored, and not found out in the middle of a turn."""
+    given: dict[str, Any] = {"session": session, "model": ScriptedModel(["Hello."]), name: value}
+    with pytest.raises(SettingsError, match="give ") as caught:
+        AgentHarness(**given)
+    assert (caught.value.details["setting"], caught.value.details["value"]) == (name, value)
+    assert (await AgentHarness(session, ScriptedModel(["Hello."])).prompt("Hi")).text == "Hello."
+
+
+async def test_a_session_that_was_not_opened(session: Session) -> None:
+    """What ``Session.open`` gives before it is entered is told apart from a session."""
+    opening: Any = Session.open(MemoryStorage.create())
+    with pytest.raises(SettingsError, match="async with Session.open"):
+        AgentHarness(opening, ScriptedModel([]))
+    async with opening as other:
+        assert (await AgentHarness(other, ScriptedModel(["Hello."])).prompt("Hi")).text == "Hello."
 
 
 @pytest.mark.parametrize("hook", [Watching, object(), None])

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from compaction.entry_list import ListPath
@@ -43,8 +45,11 @@ from storage.entries import (
     UnknownEntry,
     WorkingMemoryEntry,
 )
+from storage.errors import BusyError, SessionClosedError
 from storage.jsonl import JsonlStorage
+from storage.memory import MemoryStorage
 from storage.messages import AssistantMessage, TextContent, ToolCall, ToolResultMessage, UserMessage
+from storage.testing import FaultyStorage
 from tests.agent.agents import check_well_formed, history, short
 
 ROOT = Path(__file__).parents[2]
@@ -413,3 +418,39 @@ async def test_a_killed_process_leaves_the_truth(tmp_path: Path, delay: float) -
                 elif entry.message.text != OUTCOME_UNKNOWN:
                     assert f"end {name}" in seen
         assert (await AgentHarness(session, ScriptedModel(["Fine."])).prompt("Again")).text == "Fine."
+
+
+@pytest.mark.anyio
+async def test_a_harness_that_is_closed_while_it_takes_the_session_over() -> None:
+    """Closing waits until what a crash left is closed on record; who was waiting for that is told, and records nothing."""
+    memory = await MemoryStorage.create()
+    async with Session.open(memory) as session:
+        await session.append_entry(TurnStartEntry(turn=1))
+    storage = FaultyStorage(await MemoryStorage.open(memory))
+    gate = storage.hold("commit")
+    told: list[str] = []
+    early: list[str] = []
+
+    async def change(harness: AgentHarness) -> None:
+        try:
+            await harness.set_thinking_level("high")
+        except (BusyError, SessionClosedError) as error:
+            told.append(error.message)
+
+    async with Session.open(storage) as session:
+        first, second = (AgentHarness(session, ScriptedModel(["Hi."])) for _ in range(2))
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                group.start_soon(change, first)
+                await anyio.to_thread.run_sync(gate.reached.wait, 60)
+                group.start_soon(first.aclose)
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(change, second)
+                await anyio.wait_all_tasks_blocked()
+                early += told
+                gate.open()
+            assert "another harness holds this session" in early[0]
+            assert "this harness is closed" in told[1]
+            await second.set_thinking_level("low")
+        found = [entry.type for entry in await session.entries()]
+    assert found == ["turn_start", "turn_end", "thinking_level_change"]

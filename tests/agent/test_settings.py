@@ -67,6 +67,7 @@ OTHERS: list[tuple[type, str, Any]] = [
     (AgentSettings, "compaction", None),
     (AgentSettings, "compaction", "no"),
     (AgentSettings, "estimator", len),
+    (AgentSettings, "estimator", "gpt-5-mini"),
     (AgentSettings, "thinking_level", 3),
     (AgentSettings, "thinking_level", " "),
     (AgentSettings, "options", [("temperature", 1)]),
@@ -89,7 +90,8 @@ def test_a_setting_that_cannot_be(kind: type, name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^{kind.__name__}: {name} is .*; give ") as caught:
         kind(**{name: value})
     error = caught.value
-    assert isinstance(error, CompactionError if kind is CompactionSettings else SettingsError)
+    assert isinstance(error, SettingsError)
+    assert isinstance(error, CompactionError) is (kind is CompactionSettings)
     facts = cast("BranchlineError", error).details
     assert facts["setting"] == name
     assert facts["value"] is value

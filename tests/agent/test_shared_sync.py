@@ -13,8 +13,10 @@ from harness.hooks import Hook
 from harness.session import Session
 from harness.testing import ScriptedModel, tool_call
 from harness.tools import tool
+from storage.errors import StorageError
 from storage.memory import MemoryStorage
 from storage.protocols import Record, StorageInfo
+from storage.testing import FaultyStorage
 
 pytestmark = pytest.mark.anyio
 
@@ -81,3 +83,21 @@ async def test_a_hook_or_a_person_comes_between() -> None:
     """What may refuse a call is asked once its reply is committed, and the call is not noted as begun before."""
     assert TOGETHER not in await batches_of(hook=Looking())
     assert TOGETHER not in await batches_of(approval=True)
+
+
+@pytest.mark.parametrize("tools", [work, tool(parallel=False)(work)], ids=["parallel", "one by one"])
+@pytest.mark.parametrize("place", range(1, 10))
+async def test_a_store_that_fails_is_told_once(place: int, tools: Any) -> None:
+    """``prompt`` raises it; closing the session does not raise it again for what was handed over with it."""
+    storage = FaultyStorage(await MemoryStorage.create())
+    storage.fail_commit(OSError("the disk is gone"), at=place)
+    told: list[StorageError] = []
+    async with Session.open(storage) as session:
+        harness = AgentHarness(session, ScriptedModel([CALLS, "Done.", CALLS, "Done."]), tools=[tools])
+        for _ in range(2):
+            try:
+                await harness.prompt("Go")
+            except StorageError as error:
+                told.append(error)
+                break
+    assert [str(error.__cause__) for error in told][:1] == ["the disk is gone"]

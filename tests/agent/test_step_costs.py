@@ -30,14 +30,6 @@ pytestmark = pytest.mark.anyio
 STEPS = 12
 
 
-@pytest.fixture(params=["scope", "native"])
-def way(request: pytest.FixtureRequest, anyio_backend_name: str) -> str:
-    """How it is cancelled."""
-    if request.param == "native" and anyio_backend_name == "trio":
-        pytest.skip("trio has no cancellation but by scopes")
-    return request.param
-
-
 async def note(text: str) -> str:
     return text
 
@@ -97,7 +89,7 @@ class SlowToLeave(ScriptedModel):
         before = self.place.read_bytes().count(b'"role":"assistant"')
         async with super().stream(request) as events:
             yield events
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             while self.place.read_bytes().count(b'"role":"assistant"') == before:
                 await anyio.sleep(0.001)
 

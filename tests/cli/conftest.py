@@ -91,7 +91,7 @@ class Command:
     ) -> Ran:
         """Run it in a process of its own."""
         process = self.start(*arguments, environment=environment, **options)
-        out, err = process.communicate(stdin, timeout=60)
+        out, err = process.communicate(stdin, timeout=240)
         return Ran(process.returncode, (out or b"").decode("utf-8", "replace"), (err or b"").decode("utf-8", "replace"))
 
     def put(self, *sources: Path) -> None:

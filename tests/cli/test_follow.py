@@ -37,13 +37,13 @@ class Following:
 
     def line(self) -> str:
         """The next line."""
-        return self._lines.get(timeout=20).rstrip("\n")
+        return self._lines.get(timeout=60).rstrip("\n")
 
     def ended(self) -> tuple[int, str]:
         """Its exit code, and what it said."""
         assert self.process.stderr is not None
         said = self.process.stderr.read().decode()
-        code = self.process.wait(20)
+        code = self.process.wait(60)
         self._reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()

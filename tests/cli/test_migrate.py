@@ -192,12 +192,24 @@ def test_killed_while_it_writes(command: Command, tmp_path: Path, request: pytes
     assert [name for name in left if name.endswith(".tmp") or ".creating-" in name] == []
 
 
-def wait_until_it_writes(folder: Path) -> None:
-    """Until something is in ``folder``; into a server, long enough to have begun. A process may take long to start."""
-    until = time.monotonic() + 4.0
-    while time.monotonic() < until and not any(folder.iterdir()):
+def wait_until_it_writes(process: subprocess.Popen[bytes], kind: str, target: str) -> None:
+    """Until there is something at ``target``, and a moment more: so long a process that starts takes."""
+    until = time.monotonic() + 120
+    while process.poll() is None and not has_begun(kind, target):
+        assert time.monotonic() < until, "it does not begin"
         time.sleep(0.02)
     time.sleep(0.1)
+
+
+def has_begun(kind: str, target: str) -> bool:
+    """Whether a migration to ``target`` has made anything there."""
+    if kind != "postgres":
+        return any(Path(target).parent.iterdir())
+    import psycopg
+
+    with psycopg.connect(target) as connection:
+        tables = "SELECT 1 FROM information_schema.tables WHERE table_schema = current_schema() LIMIT 1"
+        return connection.execute(tables).fetchone() is not None
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -210,9 +222,9 @@ def test_interrupted(command: Command, tmp_path: Path, request: pytest.FixtureRe
     target = new_root(kind, tmp_path / "to", request)
     options = ("--entry-files",) if kind == "entry files" else ()
     process = command.start("migrate", str(tmp_path / "from"), target, *options, stdin=subprocess.DEVNULL)
-    wait_until_it_writes(tmp_path / "to")
+    wait_until_it_writes(process, kind, target)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=240)
     there = [lines_in(target, place.name) == lines[1:] for place in places_on(kind_of_place(target))]
     assert all(there) and b"Traceback" not in said
     assert process.returncode == 130 or (there and process.returncode == 0)

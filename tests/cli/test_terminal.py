@@ -190,7 +190,7 @@ from harness.cli import main
 async def wait() -> str:
     '''Waits, and does not stop when it is asked to.'''
     with anyio.CancelScope(shield=True):
-        await anyio.sleep(60)
+        await anyio.sleep(600)
     return ""
 
 harness.cli.conversation_settings.workspace_tools = lambda folder, **options: [wait]

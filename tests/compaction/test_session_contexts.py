@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from harness import (
     NotOnPathError,
     RoughEstimator,
     Session,
+    SettingsError,
     TextContent,
     TiktokenEstimator,
     ToolCall,
@@ -39,6 +41,16 @@ def reply(text: str = "", *calls: str, **more: Any) -> AssistantMessage:
 
 async def texts(session: Session, **options: Any) -> list[str]:
     return [message.text for message in (await session.build_context(**options)).messages]
+
+
+@pytest.mark.parametrize("estimator", ["gpt-5-mini", ["gpt-5-mini"], 3, len])
+async def test_a_name_is_no_estimator(estimator: Any) -> None:
+    """A text has a ``count`` too, and would count next to nothing: refused with what to give."""
+    async with Session.open(MemoryStorage.create()) as session:
+        await session.append_message(user("hello " * 1_000))
+        with pytest.raises(SettingsError, match="TiktokenEstimator") as caught:
+            await session.build_context(max_tokens=100, estimator=estimator)
+        assert caught.value.details["setting"] == "estimator"
 
 
 async def test_a_context_of_a_file_is_that_of_memory(tmp_path: Path) -> None:
@@ -135,14 +147,28 @@ async def test_what_is_appended_while_a_context_is_built_is_not_in_it() -> None:
         assert (await texts(session))[-1] == "late"
 
 
+class CountsForEver(TiktokenEstimator):
+    """One that counts long text until it is let go."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self.let_go = threading.Event()
+
+    def count(self, text: str) -> int:
+        if len(text) > 1_000:
+            self.let_go.wait(100)
+        return super().count(text)
+
+
 async def test_a_long_count_can_be_cancelled() -> None:
     """Nothing is left behind, and the session goes on."""
     async with Session.open(MemoryStorage.create()) as session:
         await session.append_message(user("The quick brown fox. " * 100_000))
-        estimator = TiktokenEstimator("gpt-4o")
-        estimator.count("warm")
+        estimator = CountsForEver("gpt-4o")
         with anyio.move_on_after(0.005) as scope:
             await session.build_context(estimator=estimator)
         assert scope.cancelled_caught
+        assert not estimator.let_go.is_set()
+        estimator.let_go.set()
         await session.append_message(user("go on"))
         assert (await session.build_context()).messages[-1].text == "go on"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +19,7 @@ from storage.protocols import Mode
 from storage.testing import ClauseResult, FolderOpener, check_storage
 from storage.testing.clause import CLAUSES, Clause
 from storage.testing.conformance import check_clause
+from storage.testing.native_cancelling import cancelled_natively
 from storage.testing.subject import Subject
 from storage.testing.watched_storage import Watch
 from tests.faults import mutants
@@ -205,16 +205,14 @@ async def test_a_second_writer_is_refused_by_the_right_error() -> None:
 async def test_a_call_that_does_not_come_back_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told which call, and where it is; the report comes all the same, and nobody waits as long for the next one."""
     monkeypatch.setattr("storage.testing.conformance._IMPATIENT_SECONDS", 0.3)
-    began = time.monotonic()
     mutants.Hangs.let_go.clear()
     try:
         report = await check_storage(Memories(mutants.Hangs), seconds_per_clause=5)
     finally:
         mutants.Hangs.let_go.set()
-    assert time.monotonic() - began < 60
     details = [result.detail for result in report.failed]
     where = r"commit\(\) has not come back; it is in commit\(\), mutants.py line \d+"
-    assert re.fullmatch(rf"after 5 seconds {where}", details[0])
+    assert [bool(re.fullmatch(rf"after 5 seconds {where}", detail)) for detail in details[:2]] == [True, False]
     assert any(re.fullmatch(rf"after 0.3 seconds {where}", detail) for detail in details)
 
 
@@ -227,21 +225,24 @@ async def test_who_opens_may_block_and_is_not_waited_for_either() -> None:
         raise OSError(name, mode)
 
     turns = 0
-    done = anyio.Event()
     results: list[ClauseResult] = []
 
-    async def check() -> None:
-        results.append(await check_clause(clause_of("committed_bytes_come_back"), Subject(opener), 0.3))
+    async def check(seconds: float, done: anyio.Event) -> None:
+        results.append(await check_clause(clause_of("committed_bytes_come_back"), Subject(opener), seconds))
         done.set()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(check)
-        while not done.is_set():
-            turns += 1
-            await anyio.sleep(0.01)
+    for seconds in (0.3, 3, 30):  # until this machine lets the event loop have its turns
+        turns, done = 0, anyio.Event()
+        async with anyio.create_task_group() as group:
+            group.start_soon(check, seconds, done)
+            while not done.is_set():
+                turns += 1
+                await anyio.sleep(0.01)
+        assert "the opener has not come back" in results[-1].detail
+        if turns > 10:
+            break
     let_go.set()
     assert turns > 10
-    assert "the opener has not come back" in results[0].detail
 
 
 class Opens:
@@ -293,20 +294,25 @@ async def test_what_is_opened_for_nobody_is_closed(later: bool) -> None:
             opens.let_go.set()
 
     async with BlockingPortal() as portal:
-        result = await check_clause(Clause("R0", "it opens", check), Subject(opens.open_in(portal)), 10)
-    assert result.outcome == "passed", result.traceback
+        result = await check_clause(Clause("R0", "it opens", check), Subject(opens.open_in(portal)), 60)
+        assert result.outcome == "passed", result.traceback
     assert not opens.is_left
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["storage", "coroutine"])
 async def test_what_is_opened_too_late_is_closed(later: bool) -> None:
     """What an opener gives when its time is up is closed by the thread that was left behind."""
-    opens = Opens(later=later)
     async with BlockingPortal() as portal:
-        result = await check_clause(clause_of("committed_bytes_come_back"), Subject(opens.open_in(portal)), 0.3)
-        assert "the opener has not come back" in result.detail
+        for seconds in (0.3, 3, 30):  # until it is time enough for the opener to be called
+            opens = Opens(later=later)
+            subject = Subject(opens.open_in(portal))
+            result = await check_clause(clause_of("committed_bytes_come_back"), subject, seconds)
+            assert "the opener has not come back" in result.detail
+            if opens.called.is_set():
+                break
+            opens.let_go.set()
         opens.let_go.set()
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while opens.given is None or opens.is_left:
                 await anyio.sleep(0.01)
 
@@ -389,3 +395,19 @@ async def test_a_cancelled_run_leaves_nothing_open(tmp_path: Path, monkeypatch: 
         await began.wait()
         group.cancel_scope.cancel()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_who_is_cancelled_leaves_no_task_behind() -> None:
+    """A clause whose time is up while it waits to cancel a task cancels that, and waits for its end."""
+    ended: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            ended.append("ended")
+
+    with anyio.fail_after(30):
+        with anyio.move_on_after(0.01):
+            await cancelled_natively(wait, 3600)
+        assert ended == ["ended"]

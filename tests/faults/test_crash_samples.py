@@ -92,7 +92,7 @@ def in_folders(check_one: Any, states: list[CrashState], recorded: Recorded, bac
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("kind", "backend"), [("jsonl", "asyncio"), ("entry files", "trio")])
 @examples(12)
 @given(steps=st.lists(STEPS, min_size=3, max_size=12), seed=st.integers(0, 2**32))
@@ -125,7 +125,7 @@ def test_a_sync_that_lies(tmp_path: Path, kind: str, backend: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_many_lies(tmp_path: Path, kind: str) -> None:
     """R14: the same with all states that are told apart, and thousands at random."""

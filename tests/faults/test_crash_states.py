@@ -191,7 +191,7 @@ def test_some_of_each_script(tmp_path: Path, kind: str, script: str) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_all_of_each_script(tmp_path: Path, kind: str, script: str) -> None:

@@ -98,7 +98,7 @@ def test_processes_that_fight(tmp_path: Path, name: str) -> None:
     rivals[0].kill()
     rivals.append(start(path, "trio"))
     told: list[list[str]] = []
-    ended = [rival.communicate(timeout=60) for rival in rivals]
+    ended = [rival.communicate(timeout=240) for rival in rivals]
     for rival, (output, errors) in zip(rivals, ended, strict=True):
         assert rival.returncode == (-9 if rival is rivals[0] else 0), errors
         told.append([line for line in output.split("\n")[:-1] if line])

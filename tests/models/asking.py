@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import anyio
+import pytest
 
 from harness.models import ModelEvent, ModelRequest, OpenAIChatModel, ReplyFinished, RetryPolicy, ToolSchema
 from harness.models.protocol import ChatModel
 from harness.testing import ScriptedServer
+from storage.errors import ModelError
 from storage.messages import AssistantMessage, Message, UserMessage
 
 READ = ToolSchema("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
@@ -35,6 +39,27 @@ async def events(model: ChatModel, request: ModelRequest | None = None) -> list[
     """All events of one stream."""
     async with model.stream(request or asking()) as stream:
         return [event async for event in stream]
+
+
+async def running_out(
+    make: Callable[[ScriptedServer, Any], ChatModel], answer: Any, limits: Callable[[float], Any], words: str
+) -> ModelError:
+    """How a reply ends whose time runs out, of a server that is asked once.
+
+    ``limits`` makes them of a number of seconds: first few, then more, until ``words`` stand in the error. What has to
+    come before the time is over comes late where the machine has other things to do.
+    """
+    error = ModelError("nothing was tried")
+    for seconds in (0.5, 3, 20):
+        with ScriptedServer([answer, "never"]) as server:
+            with anyio.fail_after(100), pytest.raises(ModelError) as caught:
+                await reply(make(server, limits(seconds)))
+            error = caught.value
+            if words in str(error):
+                assert len(server.requests) == 1
+                break
+    assert words in str(error)
+    return error
 
 
 async def reply(model: ChatModel, request: ModelRequest | None = None) -> AssistantMessage:

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from typing import Any
 
@@ -21,7 +21,7 @@ from harness.testing import HttpAnswer, Reply, ScriptedServer, tool_call
 from storage.errors import ContextOverflowError, ModelError
 from storage.messages import AssistantMessage
 from tests.models.anthropic_rules import refused
-from tests.models.asking import asking, events, reply
+from tests.models.asking import asking, events, reply, running_out
 from tests.models.asking_anthropic import KEY, begun, claude, claude_at, ended, said, text, thought
 
 pytestmark = pytest.mark.anyio
@@ -128,7 +128,7 @@ async def test_the_servers_delay_counts_and_is_capped(headers: dict[str, str]) -
         begin = time.monotonic()
         assert (await reply(claude_at(server, retry=RetryPolicy(1, 0.0, 0.2)))).text == "Yes."
         waited = time.monotonic() - begin
-    assert 0.19 <= waited < 8
+    assert 0.19 <= waited < 60
 
 
 @pytest.mark.parametrize(
@@ -162,36 +162,37 @@ async def test_a_hard_window() -> None:
         assert (await reply(claude_at(server))).text == "Yes."
 
 
-PINGS: Sequence[Any] = [{"type": "ping"}, 0.05] * 200
+PINGS: Sequence[Any] = [{"type": "ping"}, 0.05] * 1000
 
 
 @pytest.mark.parametrize(
-    ("timeouts", "answer", "words"),
+    ("limits", "answer", "words"),
     [
-        (Timeouts(first_event=0.6), Reply("Yes.", delay=60), "before it answered"),
-        (Timeouts(first_event=0.6), HttpAnswer(200, [begun(), *PINGS]), "before it answered"),
-        (Timeouts(between_events=0.3), HttpAnswer(200, [begun(), *said("Hel"), 60.0]), "in the middle"),
+        (lambda limit: Timeouts(first_event=limit), Reply("Yes.", delay=60), "before it answered"),
+        (lambda limit: Timeouts(first_event=limit), HttpAnswer(200, [begun(), *PINGS]), "before it answered"),
         (
-            Timeouts(first_event=0.6, between_events=0.3),
+            lambda limit: Timeouts(between_events=limit),
+            HttpAnswer(200, [begun(), *said("Hel"), 60.0]),
+            "in the middle",
+        ),
+        (
+            lambda limit: Timeouts(first_event=limit, between_events=limit / 2),
             HttpAnswer(200, [begun(), *said("Hel"), *PINGS]),
             "in the middle",
         ),
     ],
     ids=["before", "pings before", "between", "pings between"],
 )
-async def test_each_phase_has_its_time(timeouts: Timeouts, answer: Any, words: str) -> None:
+async def test_each_phase_has_its_time(limits: Callable[[float], Timeouts], answer: Any, words: str) -> None:
     """A server that falls silent, or only pings, is an error in time; it is not asked again."""
-    with ScriptedServer([answer, "never"]) as server:
-        with anyio.fail_after(60), pytest.raises(ModelError, match=words):
-            await reply(claude_at(server, timeouts=timeouts))
-        assert len(server.requests) == 1
+    await running_out(lambda server, timeouts: claude_at(server, timeouts=timeouts), answer, limits, words)
 
 
 async def test_pings_keep_an_answer_alive() -> None:
     """A server that pings while it makes a long piece has as long for it as for the first one."""
     answer = [begun(), *said("Hel"), *PINGS[:20], *said("lo", index=1), *ended()]
     with ScriptedServer([HttpAnswer(200, answer)]) as server:
-        seen = await reply(claude_at(server, timeouts=Timeouts(first_event=20, between_events=0.5)))
+        seen = await reply(claude_at(server, timeouts=Timeouts(first_event=60, between_events=0.5)))
     assert seen.text == "Hello"
 
 

@@ -24,6 +24,7 @@ QUESTION = "Say one word about this list: " + "apple, pear, plum, cherry, " * 5
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # minutes on a slow machine
+@pytest.mark.timeout(1800)
 async def test_bad_summaries_do_no_harm(tmp_path: Path) -> None:
     """Every prompt is answered, a good summary is recorded, a bad one is told, and no other entry is there."""
     telling = Telling()

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from harness.models import OpenAIChatModel, RetryPolicy, TextDelta, Timeouts
+from harness.models import ModelRequest, OpenAIChatModel, RetryPolicy, TextDelta, Timeouts
 from harness.testing import HttpAnswer, Reply, ScriptedServer
 from storage.errors import ContextOverflowError, ModelError
 from storage.messages import UserMessage
-from tests.models.asking import asking, events, model_at, reply, request_of, stream_of
+from tests.models.asking import asking, events, model_at, reply, request_of, running_out, stream_of
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +85,7 @@ async def test_an_empty_account_is_not_tried_again() -> None:
     "headers",
     [
         {"Retry-After": "0.2"},
-        {"retry-after-ms": "200", "Retry-After": "9"},
+        {"retry-after-ms": "200", "Retry-After": "900"},
         {"Retry-After": "3600"},
         {"Retry-After": formatdate(time.time() + 3600, usegmt=True)},
     ],
@@ -93,7 +96,7 @@ async def test_the_servers_delay_counts_and_is_capped(headers: dict[str, str]) -
         begun = time.monotonic()
         assert (await reply(model_at(server, retry=RetryPolicy(1, 0.0, 0.2)))).text == "Yes."
         waited = time.monotonic() - begun
-    assert 0.19 <= waited < 8
+    assert 0.19 <= waited < 60
 
 
 @pytest.mark.parametrize("value", ["-5", "nan", "soon", "Thu, 01 Jan 1970 00:00:00 GMT", ""])
@@ -119,34 +122,31 @@ async def test_no_server(unused_port: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeouts", "answer", "words"),
+    ("limits", "answer", "words"),
     [
-        (Timeouts(first_event=0.6), Reply("Yes.", delay=60), "before it answered"),
-        (Timeouts(first_event=0.6), HttpAnswer(200, [": ping\n\n", 0.05] * 100), "before it answered"),
+        (lambda limit: Timeouts(first_event=limit), Reply("Yes.", delay=60), "before it answered"),
+        (lambda limit: Timeouts(first_event=limit), HttpAnswer(200, [": ping\n\n", 0.05] * 1000), "before it answered"),
         (
-            Timeouts(first_event=0.6, between_events=30),
+            lambda limit: Timeouts(first_event=limit, between_events=60),
             HttpAnswer(200, [*stream_of({"role": "assistant", "content": ""}, finish=None, done=False), 60.0]),
             "before it answered",
         ),
         (
-            Timeouts(between_events=0.3),
+            lambda limit: Timeouts(between_events=limit),
             HttpAnswer(200, [*stream_of({"content": "Yes, "}, finish=None, done=False), 60.0]),
             "in the middle",
         ),
         (
-            Timeouts(between_events=0.3),
-            HttpAnswer(200, [*stream_of({"content": "x"}, finish=None, done=False)] + [": ping\n\n", 0.05] * 100),
+            lambda limit: Timeouts(between_events=limit),
+            HttpAnswer(200, [*stream_of({"content": "x"}, finish=None, done=False)] + [": ping\n\n", 0.05] * 1000),
             "in the middle",
         ),
     ],
     ids=["before", "comments before", "nothing said", "between", "comments between"],
 )
-async def test_each_phase_has_its_time(timeouts: Timeouts, answer: Any, words: str) -> None:
+async def test_each_phase_has_its_time(limits: Callable[[float], Timeouts], answer: Any, words: str) -> None:
     """A server that falls silent, or sends keep-alive comments alone, is an error in time; it is not asked again."""
-    with ScriptedServer([answer, "never"]) as server:
-        with anyio.fail_after(60), pytest.raises(ModelError, match=words):
-            await reply(model_at(server, timeouts=timeouts))
-        assert len(server.requests) == 1
+    await running_out(lambda server, timeouts: model_at(server, timeouts=timeouts), answer, limits, words)
 
 
 async def test_usage_is_not_waited_for_long() -> None:
@@ -178,6 +178,25 @@ async def test_cancelling_closes_the_connection(when: str) -> None:
                 await heard.wait()
             tasks.cancel_scope.cancel()
         assert await anyio.to_thread.run_sync(server.wait_for_hang_up, 1, 60)
+
+
+async def test_cancelling_in_the_middle_of_sending_leaves_nothing_to_the_collector() -> None:
+    """No generator of the request's body is left behind, which the garbage collector would have trio warn of."""
+    large = UserMessage(content="x" * 8_000_000)  # more than the sockets hold
+    with socket.create_server(("127.0.0.1", 0)) as server, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = OpenAIChatModel("any", base_url=f"http://127.0.0.1:{server.getsockname()[1]}/v1", api_key="any")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reply, model, ModelRequest(None, [large]))
+            connection, _ = await anyio.to_thread.run_sync(server.accept)
+            with connection:
+                head = b""
+                while b"xxx" not in head:  # the body is on its way, and the rest is never taken
+                    head += await anyio.to_thread.run_sync(connection.recv, 1_000)
+                tasks.cancel_scope.cancel()
+                await anyio.lowlevel.checkpoint_if_cancelled()
+        gc.collect()
+    assert [str(warning.message) for warning in caught if "ByteStream" in str(warning.message)] == []
 
 
 async def test_leaving_early_closes_the_connection() -> None:

@@ -139,7 +139,7 @@ def test_closing_breaks_off_what_is_being_answered(script: Any) -> None:
         client = socket.create_connection(("127.0.0.1", int(server.base_url.split(":")[2].split("/")[0])))
         client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
         while not server.requests:
-            pass
+            time.sleep(0.001)
     client.close()
     assert set(threading.enumerate()) == before
 
@@ -152,7 +152,7 @@ def test_closing_ends_connections_that_are_kept() -> None:
         connection.request("POST", "/v1/chat/completions", "{}")
         connection.getresponse().read()
         begun = time.monotonic()
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 50  # the client would keep it for 60
     connection.close()
 
 

@@ -64,7 +64,7 @@ async def test_no_key_in_errors_and_logs(kind: str, caplog: pytest.LogCaptureFix
             api_key=KEY,
             headers={"X-Api-Key": HEADER},
             retry=RetryPolicy(1, 0.01),
-            timeouts=Timeouts(first_event=0.6 if kind == "silent" else 30),
+            timeouts=Timeouts(first_event=3 if kind == "silent" else 60),
         )
         try:
             await reply(model)

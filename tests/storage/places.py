@@ -138,6 +138,15 @@ class EntryFilePlace(Place):
         return [{key: value for key, value in entry.items() if key != "batch"} for entry in super().entries()]
 
 
+def rows(path: str | Path, statement: str) -> list[tuple[Any, ...]]:
+    """What the standard library's sqlite3 finds in a database."""
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
 class SqlitePlace(Place):
     """One session of a database that holds another one besides."""
 

@@ -14,6 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from storage import StorageError
+from storage.testing import Gate
 from tests.storage.places import JsonlPlace, Place, assert_chain, said, texts
 from tests.storage.waiting import Waiter, Way, a_few_turns, faulty_log, reached
 
@@ -289,13 +290,21 @@ async def test_leaving_cancelled_closes_all_the_same(where: Place, way: Way) -> 
 async def test_timeouts_time_out(jsonl: JsonlPlace) -> None:
     """R8: anyio's timeouts end as timeouts, after the write that was under way is settled; nothing is lost or doubled."""
     log, storage = await faulty_log(jsonl)
-    storage.slow_down("commit", 0.02)
-    with anyio.move_on_after(0.005) as scope:
-        await log.append_message(said("moved on"))
-    assert scope.cancelled_caught
-    with pytest.raises(TimeoutError):
-        with anyio.fail_after(0.005):
-            await log.append_message(said("timed out"))
+    async with anyio.create_task_group() as group:
+
+        async def let_go(scope: anyio.CancelScope, gate: Gate) -> None:
+            while not scope.cancel_called:
+                await anyio.sleep(0.001)
+            gate.open()
+
+        with anyio.move_on_after(0.005) as scope:
+            group.start_soon(let_go, scope, storage.hold("commit"))
+            await log.append_message(said("moved on"))
+        assert scope.cancelled_caught
+        with pytest.raises(TimeoutError):
+            with anyio.fail_after(0.005) as scope:
+                group.start_soon(let_go, scope, storage.hold("commit"))
+                await log.append_message(said("timed out"))
     with anyio.move_on_after(60) as scope:
         await log.append_message(said("in time"))
     assert not scope.cancelled_caught

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import multiprocessing
 import os
 import signal
 import stat
@@ -13,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -20,6 +20,7 @@ import pytest
 from storage import file_lock
 from storage.errors import SessionLockedError, StorageError
 from storage.file_lock import WriterLock, lock_owner, open_when_free
+from tests.storage.strangers import STRANGER, as_stranger
 
 HOLDER = """
 import sys, time
@@ -28,8 +29,6 @@ lock = WriterLock.acquire(sys.argv[1])
 print("held", flush=True)
 sys.stdin.read()
 """
-
-STRANGER = 65534  # nobody
 
 
 @pytest.fixture
@@ -249,12 +248,12 @@ def test_no_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def _as_stranger(folder: str, result: object) -> None:
+def _lock_as_stranger(folder: str, result: Any) -> None:
     os.setuid(STRANGER)
     try:
         WriterLock.acquire(os.path.join(folder, "x.lock"))
     except Exception as error:  # noqa: BLE001 - told to the parent
-        getattr(result, "put")((type(error).__name__, str(error)))  # noqa: B009
+        result.put(json.dumps({"error": type(error).__name__, "message": str(error)}))
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="drops to another user, so it needs root")
@@ -262,18 +261,11 @@ def test_a_folder_without_write_permission(tmp_path: Path) -> None:
     """A writer is told that it needs write permission, and that a reader does not."""
     folder = tmp_path / "readonly"
     folder.mkdir()
-    for place in [folder, *folder.parents]:
-        if place.stat().st_uid == 0 and place.is_relative_to("/tmp"):
-            place.chmod(0o755 if place != Path("/tmp") else place.stat().st_mode)
-    context = multiprocessing.get_context("spawn")
-    result = context.Queue()
-    process = context.Process(target=_as_stranger, args=(str(folder), result))
-    process.start()
-    name, message = result.get(timeout=60)
-    process.join()
-    assert name == "StorageError"
-    assert "write permission" in message
-    assert "mode='read'" in message
+    folder.chmod(0o755)
+    found = as_stranger(_lock_as_stranger, folder)
+    assert found["error"] == "StorageError"
+    assert "write permission" in found["message"]
+    assert "mode='read'" in found["message"]
     assert list(folder.iterdir()) == []
 
 
@@ -317,7 +309,7 @@ class TestOpenWhenFree:
         holder = WriterLock.acquire(path)
         timer = threading.Timer(0.15, holder.release)
         timer.start()
-        lock = await open_when_free(lambda: WriterLock.acquire(path), 5, undo=WriterLock.release)
+        lock = await open_when_free(lambda: WriterLock.acquire(path), 60, undo=WriterLock.release)
         assert lock.held
         lock.release()
         timer.join()

@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -294,7 +295,7 @@ def test_a_child_may_not_hang_on_exit(tmp_path: Path) -> None:
         "    await session.append_message(UserMessage(content='x'))\n"
         "anyio.run(main)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -324,7 +325,11 @@ async def test_who_is_cancelled_waits_quietly(tmp_path: Path, monkeypatch: pytes
         registered += 1
         register(write, wake)
 
+    begun, cancelled = threading.Event(), threading.Event()
+
     def slow(descriptor: int, sync: Any = files.sync_data) -> None:
+        begun.set()
+        cancelled.wait(60)
         time.sleep(0.2)
         sync(descriptor)
 
@@ -334,8 +339,10 @@ async def test_who_is_cancelled_waits_quietly(tmp_path: Path, monkeypatch: pytes
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(session.append_message(UserMessage(content="x")).wait)
-                await anyio.sleep(0.05)
+                while not begun.is_set():
+                    await anyio.sleep(0.001)
                 scope.cancel()
+                cancelled.set()
         assert scope.cancelled_caught
         assert 1 <= registered <= 3
         assert len(await session.entries()) == 1

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -37,6 +38,18 @@ class Syncs:
     def let_go_in(self, seconds: float) -> None:
         """Let it go a little later; the next ones are not held."""
         asyncio.get_running_loop().call_later(seconds, self.gate.open)
+
+    def let_go_when_cancelled(self, task: asyncio.Task[Any]) -> None:
+        """Let it go once the task was cancelled, however late that is."""
+        loop, gate = asyncio.get_running_loop(), self.gate
+
+        def look() -> None:
+            if task.cancelling():
+                gate.open()
+            else:
+                loop.call_later(0.001, look)
+
+        look()
 
     def hold_again(self) -> None:
         """Hold the next one."""
@@ -75,12 +88,12 @@ def test_asyncio_timeout_is_a_timeout(jsonl: JsonlPlace) -> None:
     async def work(log: EntryLog, syncs: Syncs) -> None:
         for _attempt in range(3):
             syncs.hold_again()
-            syncs.let_go_in(0.02)
+            syncs.let_go_when_cancelled(current())
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.005):
                     await log.append_message(said("timed out"))
             assert current().cancelling() == 0
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await log.append_message(said("in time"))
 
     assert with_log(jsonl, work) == ["timed out"] * 3 + ["in time"]
@@ -90,9 +103,10 @@ def test_wait_for_is_a_timeout(jsonl: JsonlPlace) -> None:
     """R8: so does asyncio.wait_for."""
 
     async def work(log: EntryLog, syncs: Syncs) -> None:
-        syncs.let_go_in(0.02)
+        task = asyncio.create_task(log.append_message(said("timed out")).wait())
+        syncs.let_go_when_cancelled(task)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(log.append_message(said("timed out")).wait(), 0.005)
+            await asyncio.wait_for(task, 0.005)
         await log.append_message(said("after"))
 
     assert with_log(jsonl, work) == ["timed out", "after"]
@@ -206,11 +220,11 @@ def test_an_outer_timeout_goes_through_an_inner_one(jsonl: JsonlPlace) -> None:
 
     async def work(log: EntryLog, syncs: Syncs) -> None:
         inner = "nothing"
-        syncs.let_go_in(0.02)
+        syncs.let_go_when_cancelled(current())
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.005):
                 try:
-                    async with asyncio.timeout(5):
+                    async with asyncio.timeout(60):
                         await log.append_message(said("first"))
                 except TimeoutError:
                     inner = "claimed"
@@ -245,10 +259,12 @@ def test_the_loop_ends_while_a_write_is_under_way(jsonl: JsonlPlace) -> None:
     async def run() -> None:
         storage = FaultyStorage(await jsonl.create(durability="fsync"))
         log = await EntryLog.open(storage)
-        storage.slow_down("sync", 0.05)
+        gate = storage.hold("sync")
         task = asyncio.create_task(log.append_message(said("first")).wait())
-        await asyncio.sleep(0.01)
+        while not gate.reached.is_set():
+            await asyncio.sleep(0.001)
         assert not task.done()
+        threading.Timer(0.05, gate.open).start()
         run.keep = log, task  # type: ignore[attr-defined] # pyright: ignore[reportFunctionMemberAccess]
 
     asyncio.run(run())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -190,18 +191,19 @@ class TestListing:
         assert seconds < 5  # 0.3 is usual
         begun = time.process_time()
         assert len(await repository.list()) == 50
-        assert time.process_time() - begun < 1
+        assert time.process_time() - begun < 5
 
     async def test_listing_can_be_cancelled(self, root: Path) -> None:
         """A long listing is made in pieces: a cancellation does not wait for all of it."""
         for number in range(300):
             write_file(root, f"s{number}.jsonl", HEADER)
         seen: list[Any] = []
+        cancelled = threading.Event()
 
         class Watched(JsonlRepository):
             def _summarise(self, *arguments: Any, **options: Any) -> SessionSummary:
                 seen.append(arguments)
-                time.sleep(0.005)
+                cancelled.wait(60)
                 return super()._summarise(*arguments, **options)
 
         async with anyio.create_task_group() as group:
@@ -209,6 +211,7 @@ class TestListing:
             while not seen:
                 await anyio.sleep(0.001)
             group.cancel_scope.cancel()
+            cancelled.set()
         assert len(seen) < 300
 
 

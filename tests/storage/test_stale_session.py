@@ -258,7 +258,7 @@ async def test_pi_appends_beside_us(jsonl: JsonlPlace) -> None:
     """
     log = await jsonl.new_log()
     acknowledged = [await log.append_message(said("first"))]
-    stop = threading.Event()
+    stop, written = threading.Event(), threading.Event()
 
     def foreign_writer() -> None:
         number = 0
@@ -266,11 +266,14 @@ async def test_pi_appends_beside_us(jsonl: JsonlPlace) -> None:
             with jsonl.path.open("ab", buffering=0) as file:
                 file.write((message(f"theirs{number}", acknowledged[0], "x" * 100) + "\n").encode())
             number += 1
+            written.set()
 
     thread = threading.Thread(target=foreign_writer)
     thread.start()
     try:
-        for _ in range(15):
+        rounds = 0
+        while rounds < 15 or not written.is_set():
+            rounds += 1
             try:
                 for _attempt in range(50):
                     acknowledged.append(await log.append_message(said("ours")))

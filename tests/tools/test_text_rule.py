@@ -260,3 +260,18 @@ def test_the_message_of_an_exception_may_fail_itself() -> None:
 
     assert "Broken" in exception_text(BrokenError())
     assert "RuntimeError" in exception_text(BrokenError())
+
+
+def test_a_group_tells_what_is_in_it() -> None:
+    """Of groups in groups the innermost errors, in order; of many the first few; and however deep they are nested."""
+    inner = ExceptionGroup("inner", [TypeError("two"), KeyError("three")])
+    text = exception_text(ExceptionGroup("outer", [ValueError("one"), inner, OSError()]))
+    assert (
+        text == "ExceptionGroup: outer (3 sub-exceptions): ValueError: one; TypeError: two; KeyError: 'three'; OSError"
+    )
+    many = exception_text(ExceptionGroup("many", [ValueError(str(number)) for number in range(100_000)]))
+    assert many.endswith("ValueError: 3; ValueError: 4; …")
+    deep: Any = LookupError("at the bottom")
+    for _ in range(5_000):
+        deep = ExceptionGroup("level", [deep])
+    assert exception_text(deep).endswith("LookupError: at the bottom")
