@@ -255,13 +255,7 @@ class PostgresStorage:
         """Write ``records`` with one statement, together with those of other sessions that are due; durable at once."""
         if not records:
             return None
-        pool, lease = self._pool, self._lease
-        if pool is None or lease is None or not lease.ours:
-            raise StaleSessionError(
-                "this storage does not hold the session (closed, opened for reading, or another process's: was this one "
-                "forked?); nothing was written; open the session anew",
-                path=self._place,
-            )
+        pool, lease = self._writer()
         pool.batches.commit(pool, lease, records, durable=self._durable)
         return None
 
@@ -309,12 +303,7 @@ class PostgresStorage:
     def write_blob(self, name: str, data: bytes) -> None:
         """Keep ``data`` in a row of its own."""
         check_blob_name(name)
-        pool, lease = self._checked(), self._lease
-        if lease is None or not lease.ours:
-            raise ReadOnlySessionError(
-                self._info.read_only_reason or "the session was opened for reading; open it with mode='write'",
-                path=self._place,
-            )
+        pool, lease = self._writer()
         tried = False
 
         def write(connection: Connection) -> Outcome:
@@ -348,6 +337,22 @@ class PostgresStorage:
         if self._pool is None:
             raise SessionClosedError("this storage is closed; open the session anew", path=self._place)
         return self._pool
+
+    def _writer(self) -> tuple[Pool, Lease]:
+        """What is needed to write. Raises ``SessionClosedError``, ``ReadOnlySessionError`` and ``StaleSessionError``."""
+        pool, lease = self._checked(), self._lease
+        if lease is None:
+            raise ReadOnlySessionError(
+                self._info.read_only_reason
+                or "the session was opened for reading; open it with mode='write' to append",
+                path=self._place,
+            )
+        if not lease.ours:
+            raise StaleSessionError(
+                "the writer's lease is another process's (was this one forked?); nothing was written; open the session anew",
+                path=self._place,
+            )
+        return pool, lease
 
     def _call(self, work: Callable[[Connection], T]) -> T:
         return self._checked().call(work)

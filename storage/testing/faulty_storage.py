@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
-from storage.errors import CommitFailed
+from storage.errors import CommitFailed, SettingsError
 from storage.protocols import Record, SessionStorage, StorageInfo
 
 Step = Literal["commit", "sync"]
@@ -65,7 +65,16 @@ class FaultyStorage:
     """
 
     def __init__(self, storage: SessionStorage, *, inline: bool = False) -> None:
-        """Nothing fails yet."""
+        """Nothing fails yet. Raises ``SettingsError`` for the awaitable of a storage."""
+        if isinstance(cast("object", storage), Awaitable):
+            if isinstance(cast("object", storage), Coroutine):
+                cast("Coroutine[Any, Any, SessionStorage]", storage).close()
+            raise SettingsError(
+                "FaultyStorage stands around a storage that is open, and this one is to be awaited first: "
+                "FaultyStorage(await …)",
+                setting="storage",
+                expected="an open storage",
+            )
         self.inner = storage
         self.calls: list[StorageCall] = []
         """Every call so far, in order, failed ones too."""

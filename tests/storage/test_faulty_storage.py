@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from storage import CommitFailed, MemoryStorage, Record, SessionStorage, StaleSessionError
+from storage import CommitFailed, MemoryStorage, Record, SessionStorage, SettingsError, StaleSessionError
 from storage.protocols import StorageInfo
 from storage.testing import FaultyStorage, StorageCall
 from storage.testing.subject import chain
@@ -26,6 +28,14 @@ async def made() -> FaultyStorage:
 def seqs(storage: SessionStorage) -> list[int]:
     """What it holds."""
     return [record.seq for record in storage.read()]
+
+
+async def test_it_stands_around_what_is_open() -> None:
+    """What a backend's ``create`` gives is to be awaited first, and says so; the session is not begun for nobody."""
+    begun: Any = MemoryStorage.create()
+    with pytest.raises(SettingsError, match=r"FaultyStorage\(await …\)"):
+        FaultyStorage(begun)
+    assert inspect.getcoroutinestate(begun) == inspect.CORO_CLOSED
 
 
 async def test_without_a_fault_it_is_the_inner_one() -> None:

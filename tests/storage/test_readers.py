@@ -141,8 +141,6 @@ async def test_a_storage_that_was_closed(on_disk: Place) -> None:
 
 async def test_a_storage_that_may_not_write_says_why(where: Place) -> None:
     """One that was closed, and one that was opened to read, are told apart from one that somebody else has taken."""
-    if where.name == "postgres":
-        pytest.skip("one error names all the reasons there")
     writer = await where.create()
     records = chain(2)
     writer.commit(records[:1])
