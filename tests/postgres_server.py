@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from glob import glob
 from pathlib import Path
 
@@ -111,16 +111,25 @@ class PostgresServer:
     def kill(self) -> None:
         """``kill -9`` for the whole server, as a power cut would: nothing is flushed, nobody is told."""
         assert self._process is not None
-        children = subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], capture_output=True, text=True, check=False
-        ).stdout.split()
-        os.kill(self._process.pid, signal.SIGKILL)
-        for child in children:
+        # Stopped first: a child that it makes after we have looked would live on, and keep the next server from starting.
+        server = self._process.pid
+        os.kill(server, signal.SIGSTOP)
+        self._wait_for(lambda: _ps("stat=", "-p", server)[0].startswith("T"))
+        children = [int(child) for child in _ps("pid=", "--ppid", server)]
+        for process in (*children, server):
             try:
-                os.kill(int(child), signal.SIGKILL)
+                os.kill(process, signal.SIGKILL)
             except ProcessLookupError:
                 continue
         self._process.wait()
+        self._wait_for(lambda: all(state.startswith("Z") for child in children for state in _ps("stat=", "-p", child)))
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        until = time.monotonic() + _SECONDS
+        while not condition():
+            if time.monotonic() > until:
+                raise RuntimeError(f"the server could not be killed: {self.log()}")
+            time.sleep(0.005)
 
     def restart(self) -> None:
         """Start it again after ``kill`` or ``shut_down``."""
@@ -170,6 +179,12 @@ class PostgresServer:
                 preexec_fn=_die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
                 env={key: value for key, value in os.environ.items() if not key.startswith("PG")} | {"LC_ALL": "C"},
             )
+
+
+def _ps(column: str, which: str, process: int) -> list[str]:
+    return subprocess.run(
+        ["ps", "-o", column, which, str(process)], capture_output=True, text=True, check=False
+    ).stdout.split()
 
 
 def _die_with_parent() -> None:
