@@ -342,7 +342,8 @@ async def test_each_message_of_a_growing_conversation_is_encoded_once(monkeypatc
                 await harness.prompt(f"Question {turn}.")
                 if turn == 15:
                     await session.append_compaction("The first half.", tokens_before=1)
-    texts = [text for text in counting.texts if text]
+    # A long count that an earlier test has cancelled may go on in its thread, and is not of this conversation.
+    texts = [text for text in counting.texts if text and "brown fox" not in text]
     assert sorted(texts) == sorted(set(texts))
     assert len(texts) >= 90
 
