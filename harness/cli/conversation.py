@@ -232,16 +232,17 @@ class Conversation:
     async def change_model(self, name: str) -> None:
         """Ask this model from now on. Raises ``CommandLineError`` where there is no way to it."""
         model = choose_model(name=name, base_url=self.settings.base_url, model_file=None, recorded=None)
-        before = self._model
+        unused: ChatModel | None = model
         try:
             if self._harness is not None:
                 await self._harness.set_model(model)
-        except BaseException:
-            await model.aclose()
-            raise
-        self._model = model
-        if before is not None:
-            await before.aclose()
+        finally:
+            # Where only its recording failed, or was cancelled, it is the one that is asked all the same.
+            if self._harness is None or self._harness.model is model:
+                unused, self._model = self._model, model
+            if unused is not None:
+                with anyio.CancelScope(shield=True):
+                    await unused.aclose()
 
     async def compact(self, instructions: str | None) -> Compacted:
         """Have all but the last turn summarised. Raises ``CompactionError``, and then nothing was changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 
 from harness.testing import ScriptedServer
@@ -177,3 +178,37 @@ def test_a_command_that_is_typed_into_an_answer_waits_for_its_end(command: Comma
         terminal.expect("is named now: quick")
         assert len(server.requests) == 1
     assert "while." in terminal.text
+
+
+FAILS_TO_NOTE = """
+import sys
+from harness.agent import AgentHarness
+from harness.cli import main
+from storage.entries import ModelChangeEntry
+from storage.errors import StorageError
+
+note = AgentHarness._note
+
+async def fail_to_note(self, entry, event):
+    if isinstance(entry, ModelChangeEntry):
+        raise StorageError("no room for it")
+    await note(self, entry, event)
+
+AgentHarness._note = fail_to_note
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_model_that_could_not_be_recorded_is_asked_all_the_same(command: Command, terminals: list[Terminal]) -> None:
+    """The failure is told; the model that is asked from then on is the one that is named, and closed at the end."""
+    with ScriptedServer(["one", "two"]) as server:
+        arguments = ("chat", "--base-url", server.base_url, "--model", "first")
+        line = [sys.executable, "-c", FAILS_TO_NOTE, *arguments]
+        terminal = chat(command, terminals, *arguments[1:], line=line)
+        terminal.ask("hi", "one")
+        terminal.ask("/model second", "no room for it")
+        terminal.ask("again", "two")
+        terminal.ask("/model", "/second answers")
+        terminal.type(CTRL_D)
+        assert terminal.wait() == 0
+    assert server.requests[1].body["model"] == "second"
