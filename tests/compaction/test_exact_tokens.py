@@ -24,6 +24,7 @@ from compaction.tokens import count_tokens
 from harness import AgentHarness, AgentSettings, MemoryStorage, ModelRequest, Session, tool
 from harness.testing import ScriptedModel, tool_call
 from tests.compaction.conversation import Conversation
+from tests.compaction.estimators import CountsForEver
 
 CACHE_NAMES = {
     "cl100k_base": "9b5ad71b2ce5302211f9c61530b329a4922fc6a4",
@@ -277,19 +278,6 @@ async def test_counting_long_text_leaves_the_event_loop_free() -> None:
                 break
         assert turns >= 10
         tasks.cancel_scope.cancel()
-
-
-class CountsForEver(TiktokenEstimator):
-    """One that counts long text until it is let go."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(model)
-        self.let_go = threading.Event()
-
-    def count(self, text: str) -> int:
-        if len(text) > 1_000:
-            self.let_go.wait(100)
-        return super().count(text)
 
 
 @pytest.mark.anyio

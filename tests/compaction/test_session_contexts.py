@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from harness import (
     UserMessage,
     estimate_chars,
 )
+from tests.compaction.estimators import CountsForEver
 
 pytestmark = pytest.mark.anyio
 
@@ -145,19 +145,6 @@ async def test_what_is_appended_while_a_context_is_built_is_not_in_it() -> None:
             assert len(context.messages) in (3_000, 3_001)
             assert [message.text for message in context.messages[:2]] == ["0 " * 100, "1 " * 100]
         assert (await texts(session))[-1] == "late"
-
-
-class CountsForEver(TiktokenEstimator):
-    """One that counts long text until it is let go."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__(model)
-        self.let_go = threading.Event()
-
-    def count(self, text: str) -> int:
-        if len(text) > 1_000:
-            self.let_go.wait(100)
-        return super().count(text)
 
 
 async def test_a_long_count_can_be_cancelled() -> None:
